@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,7 +47,10 @@ class DeviceBatches:
     On one stream, a batch is padded, then the next batch is sampled, then the step of the batch
     runs. So the wait in which the engine reads the totals of a step also completes the counts of
     the next batch. The host makes the first batch of each size, which gives others their layout,
-    and batches that fit no size.
+    and batches that fit no size. The first of each size is compared with that of the device.
+
+    Attributes:
+        is_trusted: no batch has differed. If one does, the host makes all later ones.
 
     Args:
         sampler, padding_class: see `build_device_sampler`.
@@ -70,7 +74,9 @@ class DeviceBatches:
         self._make, self._src_degrees = make, src_degrees
         self._templates: dict[int, Template] = {}
         is_cuda, size = sampler.device.type == "cuda", len(sampler.counts)
-        self._counts = torch.empty(size, dtype=torch.int64, pin_memory=is_cuda)
+        self._counts = torch.empty(size + 1, dtype=torch.int64, pin_memory=is_cuda)
+        self._num_differing = torch.zeros(1, dtype=torch.int64, device=sampler.device)
+        self.is_trusted = True
         self._counted = torch.cuda.Event() if is_cuda else None
         self._inputs: tuple[HostInputs, Tensor] | None = None
         self._sample: Repeated
@@ -81,15 +87,14 @@ class DeviceBatches:
         for number, index in enumerate(indices):
             counts = self._read_counts()
             size = None if counts is None else self._padding.number_of(counts)
-            batch = None
             if counts is not None and size in self._templates:
                 batch = replace(self._templates[size].batch(counts), index=index, key=key)
-            if number + 1 < len(indices):
-                key = self._start(epoch, indices[number + 1])
-            if batch is None:
+            else:
                 batch = self._make(epoch, index)
                 if size is not None:
                     self._templates[size] = self._template(batch, self._padding.sizes[size])
+            if number + 1 < len(indices):
+                key = self._start(epoch, indices[number + 1])
             yield batch
 
     def _start(self, epoch: int, index: int) -> int:
@@ -103,7 +108,8 @@ class DeviceBatches:
         else:
             self._inputs[1].copy_(memory)
         self._sample()
-        self._counts.copy_(self._sampler.counts, non_blocking=True)
+        self._counts[:-1].copy_(self._sampler.counts, non_blocking=True)
+        self._counts[-1:].copy_(self._num_differing, non_blocking=True)
         if self._counted is not None:
             self._counted.record()
         return made.key
@@ -111,12 +117,22 @@ class DeviceBatches:
     def _read_counts(self) -> Counts | None:
         if self._counted is not None:
             self._counted.synchronize()
-        return self._sampler.counts_of(self._counts.numpy())
+        *counts, num_differing = self._counts.tolist()
+        if num_differing and self.is_trusted:
+            self.is_trusted = False
+            warn(
+                "a batch sampled on the GPU differs from that of the host, so the host samples "
+                "from now on. Please report this with the kind of the GPU."
+            )
+        return self._sampler.counts_of(np.array(counts)) if self.is_trusted else None
 
     def _template(self, batch: NodeBatch, size: Counts) -> Template:
         assert self._inputs is not None
+        assert batch.copy is not None
         padding = self._padding_class(self._sampler, size, self._src_degrees)
-        return Template(batch, padding, self._inputs[0], self._sampler.device)
+        template = Template(batch, padding, self._inputs[0], self._sampler.device)
+        self._num_differing += template.num_differing(batch.copy.memory)
+        return template
 
 
 class Template:
@@ -137,6 +153,11 @@ class Template:
                 labels.copy_(inputs.labels[name])
 
         self._fill = Repeated(fill, device)
+
+    def num_differing(self, memory: Tensor) -> Tensor:
+        """Number of bytes in which the batch of the last sample differs from that of the host."""
+        self._fill()
+        return (self._memory != memory).sum()
 
     def batch(self, counts: Counts) -> NodeBatch:
         """The batch of the last sample, in memory of its own."""

@@ -139,7 +139,7 @@ class NeighborLoader(SampledSequence[NodeBatch]):
         return reason
 
     def _batches(self, epoch: int, indices: range) -> Generator[NodeBatch, None, None]:
-        if self._device_batches is None:
+        if self._device_batches is None or not self._device_batches.is_trusted:
             return super()._batches(epoch, indices)
         num_whole = max(self.num_examples // self.batch_size - indices.start, 0)
         of_device = self._device_batches.iterate(epoch, indices[:num_whole])

@@ -14,6 +14,7 @@ import torch
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborLoader, NeighborSampler
 from raygnn.sampling.batch import NodeBatch
 from raygnn.sampling.device_batches import Template
+from raygnn.sampling.device_padding import DevicePadding
 from raygnn.sampling.device_sampler import why_not
 from raygnn.sampling.stores import find_device_columns
 from raygnn.sampling.tensor_record import layout_of
@@ -163,6 +164,15 @@ def check_overflows(monkeypatch: Any, num_epochs: int) -> None:
     smaller = {key: [round(0.8 * n) for n in hops] for key, hops in largest.items()}
     loader._padding.sizes = [{**smaller, ("nodes", "user"): largest["nodes", "user"]}]
     assert num_epochs < check_batches(loader, num_epochs, monkeypatch) < 6 * num_epochs
+
+
+def test_the_host_samples_after_a_batch_that_differs(monkeypatch, capsys):
+    def wrong(self: DevicePadding, edge_type: Any, node: torch.Tensor, out: torch.Tensor) -> None:
+        out.fill_(7)
+
+    monkeypatch.setattr(DevicePadding, "_fill_degrees", wrong)
+    assert check_batches(make_loader(small_graph("one type"), [3, 2]), 2, monkeypatch) == 0
+    assert capsys.readouterr().out.count("differs from that of the host") == 1
 
 
 def test_a_loader_names_what_only_a_host_samples(monkeypatch):
