@@ -123,7 +123,9 @@ def compact(
     Args:
         model: whose servers follow the log; which rows fit depends on it.
         graph: the tables that the log began with.
-        overrides, task, allow_modules: see `raygnn.load`.
+        overrides: of the config, as for `raygnn.load`.
+        task: which task of a model of several tasks.
+        allow_modules: modules whose classes the model's config may name.
     Raises:
         DataError: a value cannot be written into the tables, or the log is damaged. Nothing has
             changed.

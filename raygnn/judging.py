@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from raygnn.console import say
@@ -12,11 +13,14 @@ from raygnn.outputs.comparison import StoredRun
 from raygnn.trained_model import load
 
 
-def judge_run(run: StoredRun, newest: StoredRun, graph: str | None) -> dict[str, Any]:
+def judge_run(
+    run: StoredRun, newest: StoredRun, graph: str | None, allow_outside: Sequence[str] = ()
+) -> dict[str, Any]:
     """Metrics of a run's model on the test rows of the newest run, as `metrics.json` has them.
 
     Args:
         graph: of the newest run; None takes that of its config, if it is local.
+        allow_outside: as `data.allow_outside`, for this graph.
     Raises:
         RaygnnError: the model, the graph or the rows are not there.
     """
@@ -27,7 +31,8 @@ def judge_run(run: StoredRun, newest: StoredRun, graph: str | None) -> dict[str,
         )
     say(f"{run.name}: predicting the test rows of {newest.name}")
     splits = json.dumps(newest.data.get("splits"))
-    judged = load(run.uri, ["--data.splits", splits]).judge(uri, split="test")
+    keys = ["--data.splits", splits, "--data.allow_outside", json.dumps([*allow_outside])]
+    judged = load(run.uri, keys).judge(uri, split="test")
     rows = judged.rows
     if rows is None or rows.digest != newest.metrics["test_rows"]:
         raise RunError(

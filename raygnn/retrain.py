@@ -71,9 +71,10 @@ def retrain(
 
     Args:
         name: `NAME` or `NAME@ALIAS` of the registered model; its alias names the champion.
-        config: as of `raygnn.train.fit`, as are `overrides` and `allow_modules`. `run.name` is by
-            default the name of the model and the date, so that the same command continues a
-            retraining that was killed.
+        config: as for `raygnn.train.fit`. `run.name` is by default the name of the model and the
+            date, so that the same command continues a retraining that was killed.
+        overrides: options as on the command line.
+        allow_modules: modules whose classes the config may name, besides raygnn's and torch's.
     Raises:
         RunError: there is no champion, or it has no such metric.
         RaygnnError: as `raygnn.train.fit`, or the registered model is damaged.
@@ -111,7 +112,8 @@ def retrain(
         _train(loaded)
     challenger, saved = StoredRun.open(run), SavedModel.open(run, allow_modules=allow_modules)
     metric = _metric(loaded, challenger)
-    judged = champion.judged(judge_run(champion, challenger, loaded.config.data.uri))
+    data = loaded.config.data
+    judged = champion.judged(judge_run(champion, challenger, data.uri, data.allow_outside))
     before, after = _with_error(judged, metric), _with_error(challenger, metric)
     registered.add(run, saved.uri, saved.fingerprint)
     is_better, reason = _decide(loaded.config.run.promotion, metric, before, after)

@@ -147,7 +147,8 @@ def _write_labels(args: argparse.Namespace) -> None:
     )
     print(query.sql.strip().replace("{window}", query.window), flush=True)
     on_error = args.on_error or ("drop" if drops_rows(args.graph) else "fail")
-    labels = write_labels(args.graph, query, times, args.name, on_error == "drop", args.overwrite)
+    drops, outside = on_error == "drop", args.allow_outside
+    labels = write_labels(args.graph, query, times, args.name, drops, args.overwrite, outside)
     print(f"wrote {labels.kind} {args.name} into {redact(args.graph)}")
     for line in labels.lines:
         print(f"  {line}")
@@ -181,7 +182,7 @@ def _label_query(args: argparse.Namespace) -> LabelQuery:
                 "entities with --for, and leave out --to.",
                 id="prepare-options-clash",
             )
-        tables = query_tables(args.graph)
+        tables = query_tables(args.graph, args.allow_outside)
         query = parse_question(args.predict, args.node_type, tables, args.active)
         if window not in {None, query.window}:
             raise ConfigError(
@@ -458,6 +459,8 @@ def _add_labels(commands: Any) -> None:
         help="drop: leave out rows of unknown entities (default: as in train.yaml)",
     )
     add("--overwrite", action="store_true", help="replace labels of this name")
+    text = "folder besides the graph's that its files may be in (repeatable)"
+    add("--allow-outside", action="append", default=[], metavar="DIR", help=text)
 
 
 def _add_synthetic(commands: Any) -> None:

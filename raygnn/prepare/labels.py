@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from raygnn.console import count
 from raygnn.data.edge_types import edge_type_name
-from raygnn.data.filesystem import is_remote, join, read_text, write_text
+from raygnn.data.filesystem import absolute, is_remote, join, read_text, write_text
 from raygnn.data.manifest import EdgeTable, Manifest, NodeTable, manifest_folder, manifest_uri
 from raygnn.data.splits import SPLIT_NAMES
 from raygnn.data.tables.files import list_files, open_parquet, write_parquet
@@ -85,6 +85,7 @@ def write_labels(
     name: str,
     drops: bool = False,
     overwrite: bool = False,
+    allow_outside: Sequence[str] = (),
 ) -> Labels:
     """Runs a query, writes its rows as a training table or as label edges, and declares them.
 
@@ -93,6 +94,7 @@ def write_labels(
         name: of the training table, or of the relation of the links.
         drops: leaves out rows of entities that the graph lacks.
         overwrite: replaces a table with this name.
+        allow_outside: folders besides the graph's that its files may be in.
     Raises:
         ConfigError: times or names are invalid.
         DataError: the query fails, breaks a rule, or makes no rows for a split.
@@ -105,7 +107,7 @@ def write_labels(
             "name, or replace them with --overwrite.",
             id="labels-name-taken",
         )
-    with _Tables(graph, query, drops) as tables:
+    with _Tables(graph, query, drops, allow_outside) as tables:
         by_split = tables.times(times)
         asked = tables.run([time for split in by_split.values() for time in split])
         columns = _RowColumns.of(asked, query, manifest)
@@ -156,15 +158,14 @@ def write_labels(
         kind, task = "label edges", "link_prediction"
         args = {"edge_type": edge_type, "labels": True}
         how["temporal"] = {"strategy": "last"}
-    config, _ = write_config(
-        manifest_folder(graph), task, args, allow_outside=places_outside(graph), **how
-    )
+    outside = [*places_outside(graph), *map(absolute, allow_outside)]
+    config, _ = write_config(manifest_folder(graph), task, args, allow_outside=outside, **how)
     return Labels(kind, tuple(lines), warnings, config)
 
 
-def query_tables(graph: str) -> QueryTables:
+def query_tables(graph: str, allow_outside: Sequence[str] = ()) -> QueryTables:
     """The tables of a graph and their columns, which questions may name."""
-    manifest, roots = _files_of(graph)
+    manifest, roots = _files_of(graph, allow_outside)
     columns = {}
     for name, table in table_names(manifest).items():
         files = list_files(roots[0], table.files, f"table {name}", roots, table.csv)
@@ -172,10 +173,11 @@ def query_tables(graph: str) -> QueryTables:
     return QueryTables(manifest, columns)
 
 
-def _files_of(graph: str) -> tuple[Manifest, list[str]]:
+def _files_of(graph: str, allow_outside: Sequence[str]) -> tuple[Manifest, list[str]]:
     """The manifest with snapshots instead of sources, and the folders of its files."""
     uri = with_snapshots(graph, None, allow_outside=None, progress=lambda _: None)
-    return Manifest.load(uri), [*dict.fromkeys([manifest_folder(uri), manifest_folder(graph)])]
+    folders = [manifest_folder(uri), manifest_folder(graph), *map(absolute, allow_outside)]
+    return Manifest.load(uri), [*dict.fromkeys(folders)]
 
 
 def _shown(time: datetime) -> str:
@@ -244,11 +246,13 @@ def _number_formats(table: NodeTable | EdgeTable) -> dict[str, Format]:
 
 
 class _Tables:
-    def __init__(self, graph: str, query: LabelQuery, drops: bool) -> None:
+    def __init__(
+        self, graph: str, query: LabelQuery, drops: bool, allow_outside: Sequence[str]
+    ) -> None:
         self._connection = _connect()
         self._query, self._drops = query, drops
         self._timed: dict[str, str] = {}
-        self._manifest, self._roots = manifest, _ = _files_of(graph)
+        self._manifest, self._roots = manifest, _ = _files_of(graph, allow_outside)
         edges = manifest.edge_types
         self._id_columns = {table.id for table in manifest.node_types.values()}
         self._id_columns |= {column for table in edges for column in (table.source, table.target)}

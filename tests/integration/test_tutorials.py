@@ -20,6 +20,7 @@ pytest.importorskip("ray.serve")  # an extra
 from nbclient import NotebookClient
 
 from docs.notebooks import TUTORIALS, notebook
+from raygnn.outputs.model_registry import RegisteredModel
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [
@@ -43,8 +44,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     monkeypatch.chdir(tmp_path)
 
-    def shown(name: str) -> str:
-        page = (TUTORIALS / f"{name}.md").read_text("utf-8")
+    def shown(name: str, folder: Path = TUTORIALS) -> str:
+        page = (folder / f"{name}.md").read_text("utf-8")
         content = notebook(page.replace("8000", str(_free_port())))
         cells = nbformat.from_dict(content)
         nbformat.validate(cells)
@@ -100,6 +101,21 @@ def test_tutorial_database(run):
         order[(num_recent >= 5).to_numpy()].mean() > 3 * order[(num_recent == 0).to_numpy()].mean()
     )
     assert "probability" in texts.splitlines()[-4]
+    _check_a_year(run("run-for-a-year", TUTORIALS.parent))
+
+
+def _check_a_year(texts: str) -> None:
+    """The page that begins where the tutorial of a database ends, in its folder."""
+    assert "1200 answers at position 0" in texts
+    assert "answers at position 383" in texts
+    assert 'raygnn_served_metric{metric="auroc"} 0.9' in texts
+    assert "status 3: 3 means that the champion stays" in texts
+    model = RegisteredModel("models/orders")
+    first, second = model.versions()
+    actions = [(change.action, change.version) for change in model.history("champion")]
+    assert actions == [("set", first), ("set", second), ("rollback", first)]
+    tested = json.loads(Path("models/orders", second, "metrics.json").read_text())["times"]["test"]
+    assert pd.Timestamp(tested[0], unit="us") > pd.Timestamp("2023-12-30")  # first 12-01
 
 
 def test_tutorial_shop(run):
