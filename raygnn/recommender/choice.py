@@ -177,13 +177,14 @@ class _Search:
         return best if _is_better(self._judge(best), self._judge(settings)) else settings
 
     def tuned(self, starts: Iterable[RegressionSettings]) -> RegressionSettings:
-        """The best penalty and normalization of scores from some starts.
+        """The best penalty and normalization of scores of some other settings.
 
-        From each start, a setting moves to its next value as long as few rows are ranked better.
+        The penalty moves to its next value as long as few rows are ranked better.
         """
         visited: list[RegressionSettings] = []
-        for start in starts:
-            best, nearby = start, [start]
+        for start, is_rescaled in product(starts, (False, True)):
+            best = start._replace(is_rescaled=is_rescaled)
+            nearby = [best]
             while nearby:
                 visited += nearby
                 best = max([best, *nearby], key=self._judge_few)
@@ -219,11 +220,10 @@ class _Search:
 
 
 def _neighbors(settings: RegressionSettings) -> list[RegressionSettings]:
-    """Settings with the next penalties, or with the other normalization of scores."""
+    """Settings with the next penalties."""
     position = _PENALTIES.index(settings.penalty)
     penalties = _PENALTIES[max(position - 1, 0) : position + 2]
-    other = settings._replace(is_rescaled=not settings.is_rescaled)
-    return [other, *(settings._replace(penalty=penalty) for penalty in penalties)]
+    return [settings._replace(penalty=penalty) for penalty in penalties]
 
 
 def choose_settings(

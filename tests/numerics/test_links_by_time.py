@@ -259,7 +259,7 @@ def test_validation_rows_choose_penalties(shop: Shop, tmp_path: Path) -> None:
     history = find_dated_links(bundle, config, ("user", "item"))
     baselines = LinkBaselines(target, bundle, history)
     baselines._best("labels", baselines._ials, (10.0, 1e6), "val")
-    assert baselines._chosen["labels"] == 10
+    assert baselines._chosen["labels"][0] == 10
     fits = [partial(baselines._scores_of, PeersInTime.ials, l2) for l2 in (10.0, 1e6)]
     baselines._best_in_time("fitted", fits, "val")
     assert baselines._chosen["fitted"] == (0, False)
