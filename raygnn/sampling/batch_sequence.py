@@ -161,7 +161,7 @@ class BatchSequence(ABC, Generic[BatchT]):
 
     def sample_on_device(self) -> str | None:
         """Lets the device sample, if it can; else returns the reason. Call before iterating."""
-        return "batches of this kind"
+        return "batches other than neighborhoods of seed nodes"
 
     def _threads(self) -> tuple[int, bool]:
         """Number of sampler threads, and whether they alternate with training."""
