@@ -4,7 +4,8 @@
 
 A two-layer GraphSAGE on an R-MAT graph, one replica of one core. Requests come at a steady rate,
 whether earlier ones have been answered or not, each for one node at random; a latency counts from
-when its request was due. Sampled neighborhoods, then precomputed embeddings.
+when its request was due. Sampled neighborhoods, then precomputed embeddings. Then 1,000 events/s
+(new edges, ten portions a second) beside 100 requests/s, and the time until an answer sees them.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from rmat_graph import RmatGraph
 
 import raygnn.serve
 import raygnn.train
+from raygnn.data.edge_types import edge_type_name
+from raygnn.data.manifest import Manifest
 
 _RATES = (1, 10, 100)
 _FANOUTS = [15, 10]
 _SECONDS = {"smoke": 20.0, "reference": 60.0}
 _WARM_UP_S = 3.0
+_EVENTS_PER_S, _PORTIONS_PER_S = 1_000, 10
 
 
 def train(graph: str, hidden_channels: int, work: Path) -> str:
@@ -65,6 +69,42 @@ async def latencies(url: str, rate: int, seconds: float, num_nodes: int) -> list
         return list(await asyncio.gather(*asked))
 
 
+async def with_events(
+    url: str, rate: int, seconds: float, num_nodes: int, edge_type: str
+) -> tuple[list[float], list[float]]:
+    """Latencies of requests beside events, and seconds from sending events to an answer with them.
+
+    Raises:
+        aiohttp.ClientResponseError: a request or events were not answered.
+    """
+    rng, seen_s = np.random.default_rng(0), list[float]()
+    rows_each = _EVENTS_PER_S // _PORTIONS_PER_S
+    async with aiohttp.ClientSession(raise_for_status=True) as session:
+
+        async def append(number: int) -> None:
+            ends = rng.integers(0, num_nodes, (rows_each, 2)).tolist()
+            rows = [{"s": source, "t": target} for source, target in ends]
+            began_s, body = time.perf_counter(), {"edges": {edge_type: rows}}
+            async with session.post(f"{url}/events", json=body) as response:
+                position = (await response.json())["position"]
+            while number % _PORTIONS_PER_S == 0:  # one portion of a second is waited for
+                async with session.post(f"{url}/predict", json={"nodes": [0]}) as response:
+                    if int(response.headers["Raygnn-Position"]) >= position:
+                        seen_s.append(time.perf_counter() - began_s)
+                        return
+
+        async def append_all() -> None:
+            began, sent = time.perf_counter(), []
+            for number in range(int(seconds * _PORTIONS_PER_S)):
+                due_s = began + number / _PORTIONS_PER_S
+                await asyncio.sleep(max(due_s - time.perf_counter(), 0.0))
+                sent.append(asyncio.create_task(append(number)))
+            await asyncio.gather(*sent)
+
+        found, _ = await asyncio.gather(latencies(url, rate, seconds, num_nodes), append_all())
+    return found, seen_s
+
+
 def rows_of(mode: str, rate: int, found: Sequence[float]) -> list[Row]:
     """p50 and p99 of one rate."""
     note = f"{len(found):,} requests"
@@ -102,6 +142,19 @@ def main(argv: Sequence[str] | None = None) -> None:
             for rate in _RATES:
                 found = asyncio.run(latencies(server.url, rate, seconds, scale.num_nodes))
                 rows += rows_of(mode, rate, found)
+    (edges,) = Manifest.load(graph).edge_types
+    rate, log = max(_RATES), work / "serving" / f"log-{time.time_ns()}"
+    with raygnn.serve.start(model, graph, follow=log, port=given.port) as server:
+        asyncio.run(latencies(server.url, rate, _WARM_UP_S, scale.num_nodes))
+        alone = asyncio.run(latencies(server.url, rate, seconds, scale.num_nodes))
+        edge_type = edge_type_name(edges.type)
+        events = with_events(server.url, rate, seconds, scale.num_nodes, edge_type)
+        beside, seen_s = asyncio.run(events)
+    rows += rows_of("with a log", rate, alone)
+    rows += rows_of(f"with {_EVENTS_PER_S:,} events/s", rate, beside)
+    note = f"{len(seen_s)} portions of {_EVENTS_PER_S // _PORTIONS_PER_S} events"
+    for name, value in zip(("p50", "p99"), np.percentile(seen_s, (50, 99)), strict=True):
+        rows.append(Row(f"time to visibility, {name}", float(value) * 1e3, "ms", note=note))
     publish("serving", given, rows)
 
 
