@@ -204,7 +204,8 @@ def build_device_sampler(
 class Repeated:
     """Repeats the kernels of a function, which CUDA records as a graph at the second call.
 
-    The function has to use the same memory at each call, and may not read from the device.
+    If that fails, the function is called each time. It has to use the same memory at each call, and
+    may not read from the device.
     """
 
     def __init__(self, compute: Callable[[], None], device: torch.device) -> None:
@@ -223,21 +224,19 @@ class Repeated:
             with torch.cuda.stream(self._stream):
                 self._compute()
             current.wait_stream(self._stream)
-        else:
-            self._graph = self._graph or self._recorded(self._stream)
+        elif self._graph is not None:
             self._graph.replay()
+        else:
+            try:
+                self._graph = self._recorded(self._stream)
+            except RuntimeError as error:
+                warn(f"sampling on the GPU repeats without a CUDA graph, which failed: {error}")
+                self._stream = None
+            self()
 
     def _recorded(self, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
-        try:
-            # Sampler threads of an evaluation may allocate meanwhile.
-            mode = "thread_local"
-            with torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
-                self._compute()
-        except RuntimeError as error:
-            error.add_note(
-                "while recording the sampler as a CUDA graph; with training.cuda_graphs: false, "
-                "threads of the host sample"
-            )
-            raise
+        # Sampler threads of an evaluation may allocate meanwhile.
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            self._compute()
         return graph

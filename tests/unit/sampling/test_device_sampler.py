@@ -13,7 +13,7 @@ import torch
 
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborLoader, NeighborSampler
 from raygnn.sampling.batch import NodeBatch
-from raygnn.sampling.device_batches import Template
+from raygnn.sampling.device_batches import Repeated, Template
 from raygnn.sampling.device_padding import DevicePadding
 from raygnn.sampling.device_sampler import why_not
 from raygnn.sampling.stores import find_device_columns
@@ -173,6 +173,20 @@ def test_the_host_samples_after_a_batch_that_differs(monkeypatch, capsys):
     monkeypatch.setattr(DevicePadding, "_fill_degrees", wrong)
     assert check_batches(make_loader(small_graph("one type"), [3, 2]), 2, monkeypatch) == 0
     assert capsys.readouterr().out.count("differs from that of the host") == 1
+
+
+def test_a_graph_that_cannot_be_recorded_is_left_out(monkeypatch, capsys):
+    def refuse() -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    calls: list[int] = []
+    repeated = Repeated(lambda: calls.append(1), torch.device("cpu"))
+    repeated._stream, repeated._is_warm = "a stream", True
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", refuse)
+    repeated()
+    repeated()
+    assert len(calls) == 2
+    assert capsys.readouterr().out.count("without a CUDA graph") == 1
 
 
 def test_a_loader_names_what_only_a_host_samples(monkeypatch):
