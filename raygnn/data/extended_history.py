@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from raygnn.data import edge_kernels
 from raygnn.data.arrays import ragged_positions
@@ -105,6 +106,9 @@ class _JoinedRows(Bundle):
 
     def num_nodes(self, node_type: str) -> int:
         return len(self.nodes[node_type])
+
+    def take_ids(self, node_type: str, dense: np.ndarray) -> pa.Array:
+        return self._extended.take_ids(node_type, self.nodes[node_type][dense])
 
     def csc(self, edge_type: EdgeType) -> Csc:
         sources, targets, _ = self._edges_of(edge_type)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from raygnn.data.arrays import thinned
 from raygnn.data.bundle import Bundle
@@ -31,6 +33,8 @@ _SHARES = (1 / 64, 1 / 16, 1 / 4)  # of the span of plain numbers
 MAX_NUMBERS = 16  # columns of an edge type's events with numbers
 _MAX_CATEGORIES, _NUM_CODES = 8, 3
 _MAX_CODES = 256  # categories that trees read as such, and whose distinct values are counted
+_EVENTS_PER_NODE = 20  # in training, from which on the node itself is a category
+_EQUAL_GAPS = 1e-6  # deviation as a share of the usual gap, which may be rounding
 _MAX_FITTED = 1 << 15  # rows on which columns are compared
 
 
@@ -46,6 +50,7 @@ class Attribute:
         column: name of the column in the feature.
         center: constant that sums are of differences from: the mean until the end of training.
         codes: the most frequent categories. Empty for numbers.
+        ids: of all nodes of `owner` in training, if the column is the node itself; else empty.
         is_summed: sums mean something: the column is a number of the event itself.
     """
 
@@ -58,6 +63,7 @@ class Attribute:
     is_summed: bool
     center: float = 0.0
     codes: tuple[int, ...] = ()
+    ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -184,18 +190,20 @@ class HistorySpec:
         sample = None if times is None else thinned(times, _MAX_FITTED)
         history = History(bundle, spec, arrays)
         columns = history.columns(thinned(nodes, _MAX_FITTED), sample)
-        left_out = _left_out(history.names, columns, sample)
+        left_out = _left_out(history.described, columns, sample)
         return replace(spec, left_out=tuple(left_out))
 
 
-def _left_out(names: Sequence[str], columns: np.ndarray, times: np.ndarray | None) -> Iterator[str]:
+def _left_out(
+    described: Sequence[HistoryColumn], columns: np.ndarray, times: np.ndarray | None
+) -> Iterator[str]:
     seen = set()
-    for name, values in zip(names, columns.T, strict=True):
+    for column, values in zip(described, columns.T, strict=True):
         known = ~np.isnan(values)
-        content = values.tobytes()
+        content = column.is_category, values.tobytes()
         follows_time = times is not None and is_clock(values[known], times[known])
         if follows_time or content in seen or _is_constant(values, known):
-            yield name
+            yield column.name
         seen.add(content)
 
 
@@ -307,6 +315,20 @@ class _Fitting:
                 numbers, categories = numbers + (not is_category), categories + is_category
                 if categories <= _MAX_CATEGORIES and numbers <= MAX_NUMBERS:
                     yield fitted
+        if events.times is None or is_brief:
+            return
+        for holder, to, owner, _ in holders[is_of_source:]:
+            if isinstance(owner, str) and self._is_category(owner, len(known)):
+                ids = tuple(ids_as_texts(self.bundle, owner).to_pylist())
+                node = Attribute(f"{holder}.id", to, owner, "", "id", "category", False, ids=ids)
+                values = self.arrays.values(events, node, known)
+                if column := _fitted(node, self.arrays.column(node), values, None, known):
+                    yield column
+
+    def _is_category(self, node_type: str, num_events: int) -> bool:
+        """Whether the nodes of a type are few, and have events enough to learn each by itself."""
+        num_nodes = self.bundle.num_nodes(node_type)
+        return num_nodes <= _MAX_CODES and num_events >= _EVENTS_PER_NODE * num_nodes
 
     def _others(self, node_type: str, events: Sequence[EventSpec]) -> Iterator[OtherSpec]:
         """The nodes that the node or its latest events refer to, each type once."""
@@ -377,6 +399,11 @@ def _fitted(
     return replace(attribute, center=float(chosen.mean()))
 
 
+def ids_as_texts(bundle: Bundle, node_type: str) -> pa.Array:
+    every = np.arange(bundle.num_nodes(node_type))
+    return bundle.take_ids(node_type, every).cast(pa.large_string())
+
+
 def table_of_edges(bundle: Bundle, edge_type: EdgeType) -> str:
     """Name of the table whose rows are the edges.
 
@@ -423,6 +450,20 @@ class _Arrays:
             self._columns[key] = {column.name: column for column in found}
         return self._columns[key]
 
+    def column(self, attribute: Attribute) -> RawColumn:
+        """The column of all nodes or edges of `attribute.owner`."""
+        owner, feature = attribute.owner, attribute.feature
+        if not attribute.ids:
+            return self.columns(owner, feature)[attribute.column]
+        assert isinstance(owner, str)
+        key = owner, feature
+        if key not in self._columns:
+            texts = ids_as_texts(self.bundle, owner)
+            codes = pc.index_in(texts, pa.array(attribute.ids, texts.type))
+            values = codes.to_numpy(zero_copy_only=False).astype(np.float64)
+            self._columns[key] = {"id": RawColumn("id", "category", values, attribute.ids)}
+        return self._columns[key]["id"]
+
     def ends(self, edge_type: EdgeType, nodes: np.ndarray) -> np.ndarray:
         """int64 [num_nodes], the node that each node refers to; -1 for none."""
         targets = self.reference(edge_type)
@@ -435,7 +476,7 @@ class _Arrays:
 
         NaN for unknown values, among them those of nodes that are later than the event.
         """
-        raw = self.columns(attribute.owner, attribute.feature)[attribute.column]
+        raw = self.column(attribute)
         times = None if events.times is None else events.times[positions]
         if not isinstance(attribute.owner, str):
             values = raw.values[events.edges[positions]]
@@ -648,8 +689,7 @@ class _EventColumns:
                 yield column("last")
 
     def _names_of(self, attribute: Attribute) -> tuple[tuple[str, ...], bool]:
-        columns = self._arrays.columns(attribute.owner, attribute.feature)
-        names = columns[attribute.column].names
+        names = self._arrays.column(attribute).names
         return names, len(names) <= _MAX_CODES
 
     def columns(self, nodes: np.ndarray, times: np.ndarray | None) -> np.ndarray:
@@ -720,7 +760,8 @@ class _EventColumns:
         mean = _ratio(sums_between(total, first, inner, last), num)
         yield mean + center
         variance = _ratio(sums_between(squares, first, inner, last), num) - mean**2
-        yield np.where(num > 1, np.sqrt(np.maximum(variance, 0)), np.nan)
+        variance = np.where(variance > (_EQUAL_GAPS * center) ** 2, variance, 0)
+        yield np.where(num > 1, np.sqrt(variance), np.nan)
 
     def _columns_of_number(
         self, attribute: Attribute, ranges: _Ranges, latest: np.ndarray

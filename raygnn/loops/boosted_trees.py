@@ -79,6 +79,7 @@ class BoostedTrees:
             return cls([models for trees in each for models in trees._outputs])
         import lightgbm  # with scikit-learn, which most models do not need
 
+        columns, val_columns = _rounded(columns), _rounded(val_columns)
         objective, watched = _objective(num_classes, metric)
         settings = _BASE | objective | {"metric": watched, "num_threads": num_threads}
         options: Any = {"categorical_feature": list(categorical), "params": settings}
@@ -109,6 +110,7 @@ class BoostedTrees:
         """float64 [num_rows, num_outputs]: numbers, or probabilities of classes or labels."""
         # Threads that wait for work take more time than a few rows do.
         num_threads = 1 if len(columns) < _FEW_ROWS else 0
+        columns = _rounded(columns)
 
         def mean(models: Sequence[lightgbm.Booster]) -> np.ndarray:
             every = [model.predict(columns, num_threads=num_threads) for model in models]
@@ -134,6 +136,8 @@ class BoostedTrees:
         Their sum over the last dimension is the model's score: a number, or logits of classes (0
         for the first of two). Its last element is the mean score of the training rows.
         """
+
+        columns = _rounded(columns)
 
         def added(models: Sequence[lightgbm.Booster]) -> np.ndarray:
             every = [np.asarray(m.predict(columns, pred_contrib=True), np.float64) for m in models]
@@ -163,6 +167,11 @@ class BoostedTrees:
 
         outputs = [each.split(_NEXT) for each in text.split(_NEXT_OUTPUT)]
         return cls([[lightgbm.Booster(model_str=each) for each in texts] for texts in outputs])
+
+
+def _rounded(columns: np.ndarray) -> np.ndarray:
+    """float32: sums that differ by rounding alone are on one side of each threshold."""
+    return columns.astype(np.float32)
 
 
 def _objective(num_classes: int | None, metric: str) -> tuple[dict[str, Any], str]:

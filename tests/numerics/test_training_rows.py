@@ -262,12 +262,15 @@ def test_columns_of_edges_are_read_as_of_each_row(shop: Shop, tmp_path: Path) ->
         return str(tmp_path / name)
 
     graph = write("graph", 0)
-    result = raygnn.train.fit(_config(tmp_path, graph))
-    assert result.metrics["test/auroc"] > 0.8
+    changed = write("later", 7)
     rows = {"id": np.arange(NUM_USERS), "time": ["1970-05-30"] * NUM_USERS}  # day 149
-    known = raygnn.load(result.path).predict(graph, rows=rows).to_pandas()
-    later = raygnn.load(result.path).predict(write("later", 7), rows=rows).to_pandas()
-    pd.testing.assert_frame_equal(known, later, check_exact=True)
+    for name, blend in (("both", True), ("gnn", False)):
+        result = raygnn.train.fit(_config(tmp_path / name, graph, task=_task(blend=blend)))
+        assert result.metrics["test/auroc"] > 0.8
+        assert not blend or result.metrics["baseline/lightgbm/test/auroc"] > 0.95
+        known = raygnn.load(result.path).predict(graph, rows=rows).to_pandas()
+        later = raygnn.load(result.path).predict(changed, rows=rows).to_pandas()
+        pd.testing.assert_frame_equal(known, later, check_exact=True)
     parts = str(tmp_path / "parts")
     partition(graph, parts, Partitioning(3, "range"), IngestOptions(reverse_edges=True))
     source = ["--data.mode", "partitioned", "--data.uri", parts]

@@ -65,6 +65,7 @@ def _expected(
 ) -> float | None:
     """The value of a column of a user's orders, from the definition."""
     by, _, what = name.partition(" ")
+    by, _, shop = by.partition("=")
     known = (orders["user"] == node) & (orders["day"] <= time)
     if max_age is not None:
         known &= orders["day"] >= time - max_age
@@ -79,7 +80,9 @@ def _expected(
     gap, nan = np.diff(distinct), np.nan
     match what.split()[0], what.split()[1] if " " in what else "":
         case "count", _:
-            return len(found)
+            return np.count_nonzero(values == float(shop)) if shop else len(found)
+        case "distinct", _:
+            return len(np.unique(values))
         case "times", _:
             return len(distinct)
         case "since", "last":
@@ -111,7 +114,8 @@ def test_columns_equal_their_definition(tmp_path: Path, times: str, max_age: flo
     found = history.columns(nodes, asked)
     compared = set()
     for i, name in enumerate(history.names):
-        if name.split(" ")[0] not in ("order", "order.x", "order.shop.x"):
+        by = name.partition(" ")[0].partition("=")[0]
+        if by not in ("order", "order.x", "order.shop.x", "order.shop.id"):
             continue
         for row, (node, time) in enumerate(zip(nodes, asked, strict=True)):
             expected = _expected(orders, name, node, time, max_age)
@@ -120,6 +124,9 @@ def test_columns_equal_their_definition(tmp_path: Path, times: str, max_age: flo
         compared.add(name)
     assert {"order.x sum all", "order.x sum 7", "order.x mean all", "order gap std"} <= compared
     assert {"order since the one before", "order.x last", "order.shop.x last"} <= compared
+    assert {"order.shop.id last", "order.shop.id=1 count all"} <= compared
+    categories = {name for i, name in enumerate(history.names) if i in history.categorical}
+    assert categories == {"order.shop.id last"}
 
 
 def test_other_ends_have_the_columns_of_their_own_history(tmp_path: Path) -> None:
@@ -137,6 +144,35 @@ def test_other_ends_have_the_columns_of_their_own_history(tmp_path: Path) -> Non
         shop = orders["shop"][max(own, key=lambda i: (orders["day"][i], i))]
         known = (orders["shop"] == shop) & (orders["day"] <= time)
         assert found[row, position] == known.sum()
+
+
+def test_few_ends_are_categories_by_id_in_any_order_of_their_table(tmp_path: Path) -> None:
+    rng, days = np.random.default_rng(0), np.arange(200) // 4
+    user, shop = rng.integers(0, _USERS, 200), rng.integers(0, _SHOPS, 200)
+
+    def history(name: str, shops: list[str], spec: HistorySpec | None = None) -> History:
+        x = {"x": rng.random((len(shops), 1), np.float32)}
+        nodes = {"user": node_rows(np.arange(_USERS)), "shop": node_rows(pa.array(shops), x)}
+        of_shop = pa.array([shops[-1] if len(shops) == 5 and s == 0 else f"s{s}" for s in shop])
+        edges = {("user", "buys", "shop"): edge_rows(pa.array(user), of_shop, time=days)}
+        bundle = ingest_tables(tmp_path / name, GraphTables(nodes, edges), reverse_edges=True)
+        rows = rng.integers(0, _USERS, 100), rng.integers(0, 50, 100)
+        return History(bundle, spec or HistorySpec.of(bundle, "user", "x", *rows))
+
+    asked = np.arange(_USERS), np.full(_USERS, 49)
+    known = history("known", ["s0", "s1", "s2", "s3"])
+    last = known.names.index("buys.shop.id last")
+    latest = [shop[np.flatnonzero(user == each)[-1]] for each in asked[0]]
+    np.testing.assert_array_equal(known.columns(*asked)[:, last], latest)
+    assert known.described[last].names == ("s0", "s1", "s2", "s3")
+    assert last in known.categorical
+    others = [i for i, name in enumerate(known.names) if name.startswith("buys.shop.id")]
+    turned = history("turned", ["s3", "s1", "s0", "s2"], known.spec).columns(*asked)
+    np.testing.assert_array_equal(turned[:, others], known.columns(*asked)[:, others])
+    # A shop that training did not have is unknown.
+    opened = history("opened", ["s0", "s1", "s2", "s3", "new"], known.spec).columns(*asked)
+    expected = [np.nan if each == 0 else each for each in latest]
+    np.testing.assert_array_equal(opened[:, last], expected)
 
 
 @pytest.mark.parametrize("times", ["edges", "nodes"])

@@ -41,7 +41,7 @@ from raygnn.loops.tasks.node_classification.target import (
     find_past_labels,
 )
 from raygnn.metrics import Described, MetricsOverTime
-from raygnn.models.graph_encoder import GraphEncoder, NodePredictor
+from raygnn.models.graph_encoder import EDGE_ATTR, GraphEncoder, NodePredictor
 from raygnn.models.label_propagation import LabelScores, PropagatedLabels
 from raygnn.parallel.agreement import run_and_sync_errors
 from raygnn.parallel.collectives import broadcast, gather_rows
@@ -409,6 +409,7 @@ class NodeClassification(LabelTask[NodeBatch]):
             times,
             window_as_time(seeds.window, seeds.time_unit, f"{seeds.place}.window"),
             self.max_age(seeds.time_unit),
+            edge_features=(target.arguments.edge_feature or EDGE_ATTR,),
         )
 
     @cached_property
