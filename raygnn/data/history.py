@@ -33,7 +33,7 @@ _SHARES = (1 / 64, 1 / 16, 1 / 4)  # of the span of plain numbers
 MAX_NUMBERS = 16  # columns of an edge type's events with numbers
 _MAX_CATEGORIES, _NUM_CODES = 8, 3
 _MAX_CODES = 256  # categories that trees read as such, and whose distinct values are counted
-_EVENTS_PER_NODE = 20  # in training, from which on the node itself is a category
+_ROWS_PER_NODE = 200  # training rows, from which on the node itself is a category
 _EQUAL_GAPS = 1e-6  # deviation as a share of the usual gap, which may be rounding
 _MAX_FITTED = 1 << 15  # rows on which columns are compared
 
@@ -315,20 +315,21 @@ class _Fitting:
                 numbers, categories = numbers + (not is_category), categories + is_category
                 if categories <= _MAX_CATEGORIES and numbers <= MAX_NUMBERS:
                     yield fitted
-        if events.times is None or is_brief:
+        if events.times is None or self.times is None or is_brief:
             return
         for holder, to, owner, _ in holders[is_of_source:]:
-            if isinstance(owner, str) and self._is_category(owner, len(known)):
+            if isinstance(owner, str) and self._is_category(owner):
                 ids = tuple(ids_as_texts(self.bundle, owner).to_pylist())
                 node = Attribute(f"{holder}.id", to, owner, "", "id", "category", False, ids=ids)
                 values = self.arrays.values(events, node, known)
                 if column := _fitted(node, self.arrays.column(node), values, None, known):
                     yield column
 
-    def _is_category(self, node_type: str, num_events: int) -> bool:
-        """Whether the nodes of a type are few, and have events enough to learn each by itself."""
-        num_nodes = self.bundle.num_nodes(node_type)
-        return num_nodes <= _MAX_CODES and num_events >= _EVENTS_PER_NODE * num_nodes
+    def _is_category(self, node_type: str) -> bool:
+        """Whether the nodes of a type are few, and the rows enough to learn each by itself."""
+        num_nodes, times = self.bundle.num_nodes(node_type), self.times
+        assert times is not None
+        return num_nodes <= _MAX_CODES and len(times) >= _ROWS_PER_NODE * num_nodes
 
     def _others(self, node_type: str, events: Sequence[EventSpec]) -> Iterator[OtherSpec]:
         """The nodes that the node or its latest events refer to, each type once."""

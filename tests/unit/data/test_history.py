@@ -51,7 +51,7 @@ def _bundle(folder: Path, orders: dict[str, np.ndarray], times: str = "edges") -
 
 def _spec(bundle: Bundle, max_age: float | None = None) -> HistorySpec:
     rng = np.random.default_rng(2)
-    rows = rng.integers(0, _USERS, 200), rng.integers(0, 40, 200)
+    rows = rng.integers(0, _USERS, 900), rng.integers(0, 40, 900)
     return HistorySpec.of(bundle, "user", "x", *rows, window=7, max_age=max_age)
 
 
@@ -156,7 +156,7 @@ def test_few_ends_are_categories_by_id_in_any_order_of_their_table(tmp_path: Pat
         of_shop = pa.array([shops[-1] if len(shops) == 5 and s == 0 else f"s{s}" for s in shop])
         edges = {("user", "buys", "shop"): edge_rows(pa.array(user), of_shop, time=days)}
         bundle = ingest_tables(tmp_path / name, GraphTables(nodes, edges), reverse_edges=True)
-        rows = rng.integers(0, _USERS, 100), rng.integers(0, 50, 100)
+        rows = rng.integers(0, _USERS, 900), rng.integers(0, 50, 900)
         return History(bundle, spec or HistorySpec.of(bundle, "user", "x", *rows))
 
     asked = np.arange(_USERS), np.full(_USERS, 49)
