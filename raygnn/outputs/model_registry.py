@@ -177,7 +177,7 @@ class RegisteredModel:
         return {name: self.current(name) for name in names if _ALIAS.fullmatch(name)}
 
     def history(self, alias: str) -> tuple[Change, ...]:
-        """The changes of an alias, the first one first; none if there is no such alias."""
+        """The changes of an alias, the first one first; none for an unknown alias."""
         return self._history(alias).changes
 
     def current(self, alias: str) -> str:

@@ -183,7 +183,7 @@ def prediction_drift(
 
 
 def _score(row: Mapping[str, Any]) -> Any:
-    """What is compared of a prediction: the number, or the class with a coarse probability."""
+    """The compared value of a prediction: the number, or the class with a coarse probability."""
     probability, prediction = row.get("probability"), row.get("prediction")
     if isinstance(probability, list):
         prediction, probability = int(np.argmax(probability)), max(probability)

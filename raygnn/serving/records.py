@@ -64,7 +64,7 @@ class Recorder:
         self.record(type(question).__name__.lower(), body, answer)
 
     def figures(self) -> bytes:
-        """What `raygnn monitor` last wrote of these answers, for Prometheus; empty before."""
+        """The latest figures of `raygnn monitor` for these answers, for Prometheus; or empty."""
         return self._figures.read_bytes() if self._figures.exists() else b""
 
     def close(self) -> None:

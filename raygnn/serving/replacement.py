@@ -100,7 +100,7 @@ class CurrentReplicas:
         await self._lease.replicas.check_alive()
 
     def wait_until_gone(self) -> None:
-        """Blocks while the current replicas are there. Errors: see `Replicas`."""
+        """Blocks while the current replicas run. Raises the errors of `Replicas`."""
         while True:
             lease = self._lease
             try:
