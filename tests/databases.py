@@ -117,7 +117,7 @@ def _serve(folder: Path) -> Iterator[str]:
     run("pg_ctl", "-w", "-l", str(data / "log"), "-o", options, "start")
     try:
         url = f"postgresql://reader@127.0.0.1:{port}/postgres"
-        with closing(_connected(url)) as connection, connection.cursor() as cursor:
+        with closing(connected(url)) as connection, connection.cursor() as cursor:
             for statement in statements():
                 cursor.execute(statement)
             connection.commit()
@@ -126,7 +126,7 @@ def _serve(folder: Path) -> Iterator[str]:
         run("pg_ctl", "-m", "immediate", "stop")
 
 
-def _connected(url: str):  # type: ignore[no-untyped-def]
+def connected(url: str):  # type: ignore[no-untyped-def]
     from adbc_driver_postgresql import dbapi
 
     return dbapi.connect(url.replace("reader@", f"reader:{PASSWORD}@"))

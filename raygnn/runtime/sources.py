@@ -9,9 +9,9 @@ import hashlib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -24,7 +24,7 @@ from raygnn.data.filesystem import absolute, is_below, is_remote, join, locked, 
 from raygnn.data.manifest import Manifest, manifest_folder
 from raygnn.data.tables.files import check_below
 from raygnn.data.tables.snapshot import RECORD, Snapshots, read_record
-from raygnn.data.tables.source import Source, database_file, query_batches, select
+from raygnn.data.tables.source import Read, Source, database_file, open_database, select
 from raygnn.errors import ConfigError, DataError, RaygnnError, choose_from, did_you_mean
 from raygnn.loops.signals import Terminated
 from raygnn.redaction import redact_text
@@ -101,14 +101,16 @@ def read_sources(
         with cache_errors(lock.parent, "rows"), locked(str(lock), say):
             before = {name: each.current() for name, each in snapshots.items()}
             taken: dict[Path, Path] = {}
-            for name, each in snapshots.items():
-                if each.folder not in taken and (refresh or before[name] is None):
-                    with named_failures(name):
-                        if roots is not None:
-                            for place in _places(sources[name]):
-                                check_below(place, roots, f"{place!r}")
-                        taken[each.folder] = each.take(_batches(sources[name]))
-                paths[name] = taken.get(each.folder) or before[name]
+            with ExitStack() as stack:
+                opened = cache(lambda url: stack.enter_context(open_database(url)))
+                for name, each in snapshots.items():
+                    if each.folder not in taken and (refresh or before[name] is None):
+                        with named_failures(name):
+                            if roots is not None:
+                                for place in _places(sources[name]):
+                                    check_below(place, roots, f"{place!r}")
+                            taken[each.folder] = each.take(_batches(sources[name], opened))
+                    paths[name] = taken.get(each.folder) or before[name]
             for each in snapshots.values():
                 if each.folder in taken:
                     each.use(taken[each.folder])
@@ -200,10 +202,10 @@ _PACKAGES = {
 _MAX_CAUSE = 500
 
 
-def _batches(source: Source) -> Iterator[Any]:
+def _batches(source: Source, opened: Callable[[str], Read]) -> Iterator[Any]:
     if source.type == "sql":
         url, query = source.args["url"], source.args.get("query")
-        yield from query_batches(url, query or select(url, source.args["table"]))
+        yield from opened(url)(query or select(url, source.args["table"]))
         return
     connect()
     with quiet_ray_data():

@@ -12,7 +12,7 @@ import json
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from raygnn.console import say
 from raygnn.data.arrays import sync_folder
 from raygnn.data.cache import BUILDING, cache_errors, cache_folder, is_as_built, write_note
 from raygnn.data.filesystem import locked, read_text, write_text
-from raygnn.data.tables.source import Source
+from raygnn.data.tables.source import UNFIT, Source
 from raygnn.errors import DataError
 from raygnn.redaction import redact
 
@@ -44,15 +44,19 @@ class SnapshotRecord:
         source: type and arguments of the source, without secrets.
         time: start of the reading, UTC.
         sha256: of the files.
+        left_out: types of columns that cannot be stored, by name.
     """
 
     source: dict[str, Any]
     time: str
     num_rows: int
     sha256: str
+    left_out: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"{self.num_rows:,} rows of {self.time}, sha256 {self.sha256[:16]}"
+        columns = _list_types(self.left_out)
+        text = f"{self.num_rows:,} rows of {self.time}, sha256 {self.sha256[:16]}"
+        return f"{text}; left out, as they cannot be stored{columns}" if columns else text
 
 
 @dataclass(frozen=True)
@@ -78,8 +82,8 @@ class Snapshots:
     def take(self, batches: Iterable[pa.RecordBatch]) -> Path:
         """Stores all rows as a snapshot, which `use` makes current.
 
-        Raises a DataError for a column that Parquet cannot store, a ResourceError if the cache has
-        no room, or an error of `batches`. Then nothing is stored.
+        Raises a DataError without columns, a ResourceError if the cache has no room, or an error of
+        `batches`. Then nothing is stored.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with cache_errors(self.folder, "rows"), locked(str(self.folder / "lock"), say):
@@ -99,12 +103,17 @@ class Snapshots:
 
     def _write(self, folder: Path, batches: Iterable[pa.RecordBatch]) -> SnapshotRecord:
         time = datetime.now(UTC).isoformat(timespec="seconds")
-        num_rows, digest = 0, hashlib.sha256()
-        for path, rows in _write_files(folder, batches):
+        num_rows, digest, columns = 0, hashlib.sha256(), _Columns()
+        for path, rows in list(_write_files(folder, map(columns.storable, batches))):
+            names = pq.read_schema(path).names
+            if not columns.left_out.keys().isdisjoint(names):
+                names = [name for name in names if name not in columns.left_out]
+                pq.write_table(pq.read_table(path, columns=names), path)
             num_rows += rows
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
-        record = SnapshotRecord(dict(self.source), time, num_rows, digest.hexdigest())
+        content = dict(self.source), time, num_rows, digest.hexdigest(), columns.left_out
+        record = SnapshotRecord(*content)
         write_text(folder / RECORD, json.dumps(asdict(record), indent=1, default=str))
         write_note(folder)
         sync_folder(folder)
@@ -114,18 +123,22 @@ class Snapshots:
         write_text(self.folder / _CURRENT, path.name)
 
 
+def _list_types(columns: Mapping[str, str]) -> str:
+    return "".join(f", {name} ({types})" for name, types in columns.items()).replace(", ", ": ", 1)
+
+
 def read_record(path: Path) -> SnapshotRecord:
     return SnapshotRecord(**json.loads(read_text(path / RECORD)))
 
 
-def _write_files(folder: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Path, int]]:
+def _write_files(folder: Path, tables: Iterable[pa.Table]) -> Iterator[tuple[Path, int]]:
     """Writes files of one schema each, and yields them with their rows. Files do not depend on the
     sizes of the batches.
     """
     writer: pq.ParquetWriter | None = None
     number = num_groups = num_rows = 0
     path = folder
-    for group in _row_groups(map(_storable, batches)):
+    for group in _row_groups(tables):
         is_full = num_groups == _ROW_GROUPS
         if writer is not None and (is_full or not writer.schema.equals(group.schema)):
             writer.close()
@@ -138,7 +151,7 @@ def _write_files(folder: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[tu
         writer.write_table(group)
         num_groups, num_rows = num_groups + 1, num_rows + group.num_rows
     if writer is None:
-        raise DataError("it has no rows, and no columns. Check it.", id="source-no-columns")
+        raise DataError("it has no rows and no columns. Check it.", id="source-no-rows")
     writer.close()
     yield path, num_rows
 
@@ -168,15 +181,49 @@ def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(held)
 
 
-def _storable(batch: pa.RecordBatch | pa.Table) -> pa.Table:
-    """Rows in types that Parquet and ingest have."""
-    table = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
-    fields, columns = [], []
-    for field, column in zip(table.schema, table.columns, strict=True):
-        columns.append(_plain(field, column))
-        fields.append(pa.field(field.name, columns[-1].type))
-        _check_type(fields[-1])
-    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+class _Columns:
+    """Leaves out columns that Parquet cannot store, or whose types in two batches differ in kind.
+
+    Attributes:
+        left_out: their types, by name.
+    """
+
+    def __init__(self) -> None:
+        self.left_out: dict[str, str] = {}
+        self._schemas: dict[str, pa.Schema] = {}
+
+    def storable(self, batch: pa.RecordBatch | pa.Table) -> pa.Table:
+        """Rows in types that Parquet and ingest have. Raises a DataError if no column is left."""
+        table = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
+        names, columns = [], []
+        for given, column in zip(table.schema, table.columns, strict=True):
+            if (kinds := (given.metadata or {}).get(UNFIT)) is not None:
+                self.left_out.setdefault(given.name, kinds.decode())
+            elif given.name not in self.left_out:
+                try:
+                    columns.append(self._checked(given.name, _plain(given, column)))
+                    names.append(given.name)
+                except pa.ArrowException:
+                    fields = [*self._schemas.get(given.name, ()), given]
+                    kinds = dict.fromkeys(str(each.type) for each in fields)
+                    self.left_out[given.name] = " and ".join(kinds)
+        if not columns:
+            raise DataError(
+                f"it has no columns that can be stored{_list_types(self.left_out)}. Convert them "
+                "in a query.",
+                id="source-no-columns",
+            )
+        return pa.Table.from_arrays(columns, names)
+
+    def _checked(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Raises an error of Arrow if the column cannot be stored beside its earlier values."""
+        before, schema = self._schemas.get(name), pa.schema([pa.field(name, column.type)])
+        if before is None:
+            pq.ParquetWriter(io.BytesIO(), schema).close()
+        elif not before.equals(schema):
+            schema = pa.unify_schemas([before, schema], promote_options="permissive")
+        self._schemas[name] = schema
+        return column
 
 
 def _plain(field: pa.Field, column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -192,14 +239,3 @@ def _plain(field: pa.Field, column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_decimal(kind):
         return pc.cast(column, pa.float64() if kind.scale else pa.int64())
     return column
-
-
-def _check_type(field: pa.Field) -> None:
-    try:
-        pq.ParquetWriter(io.BytesIO(), pa.schema([field])).close()
-    except pa.ArrowNotImplementedError as error:
-        raise DataError(
-            f"column {field.name!r} is of type {field.type}, which cannot be stored. Convert it in "
-            "the query, or leave it out.",
-            id="source-column-type",
-        ) from error

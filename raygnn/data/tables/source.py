@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from importlib import import_module
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
@@ -23,6 +23,7 @@ from raygnn.redaction import is_secret_name
 
 _SYSTEMS = {"sqlite", "duckdb", "postgres", "postgresql", "mysql", "mariadb", "mssql", "oracle"}
 _ROWS = 1 << 16  # of a batch that a Python driver fetches
+UNFIT = b"raygnn.unfit"
 #: Words in names of arguments that unpickle files or import code.
 _UNSAFE = frozenset(["pickle", "unsafe", "impl"])
 
@@ -126,19 +127,26 @@ def quoted(url: str, name: str) -> str:
     return f"{quote}{name.replace(quote, quote * 2)}{quote}"
 
 
-def query_batches(url: str, query: str) -> Iterator[pa.RecordBatch]:
-    """Rows of a query, which may only read. Raises errors of the driver.
+Read = Callable[[str], Iterator[pa.RecordBatch]]
+
+
+@contextmanager
+def open_database(url: str) -> Iterator[Read]:
+    """Yields a function from queries, which may only read, to their rows.
+
+    All queries see the database as it was at the first one. Raises errors of the driver.
 
     Raises a ConfigError if the driver is not installed.
     """
-    query = query.strip().removesuffix(";")  # PostgreSQL's COPY takes none
-    if system(url) == "sqlite":
-        return _sqlite(url, query)
-    if system(url) == "duckdb":
-        return _duckdb(url, query)
-    if is_postgres(url):
-        return _postgres(url, query)
-    return _sqlalchemy(url, query)
+    connect = {"sqlite": _sqlite, "duckdb": _duckdb}.get(system(url), _sqlalchemy)
+    with (_postgres if is_postgres(url) else connect)(url) as read:
+        yield lambda query: read(query.strip().removesuffix(";"))  # PostgreSQL's COPY takes none
+
+
+def query_batches(url: str, query: str) -> Iterator[pa.RecordBatch]:
+    """Rows of one query; see `open_database`."""
+    with open_database(url) as read:
+        yield from read(query)
 
 
 def driver(module: str, package: str) -> Any:
@@ -152,29 +160,39 @@ def driver(module: str, package: str) -> Any:
         ) from error
 
 
-def _sqlite(url: str, query: str) -> Iterator[pa.RecordBatch]:
+@contextmanager
+def _sqlite(url: str) -> Iterator[Read]:
     def allow(action: int, *_: str | None) -> int:
         return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_ATTACH else sqlite3.SQLITE_OK
 
-    path = quote(database_file(url) or "")
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+    path = f"file:{quote(database_file(url) or '')}?mode=ro"
+    with closing(sqlite3.connect(path, uri=True, isolation_level=None)) as connection:
         connection.set_authorizer(allow)
-        yield from _fetched(connection.execute(query))
+        connection.execute("BEGIN")
+        yield lambda query: _fetched(connection.execute(query))
 
 
-def _duckdb(url: str, query: str) -> Iterator[pa.RecordBatch]:
+@contextmanager
+def _duckdb(url: str) -> Iterator[Read]:
     duckdb = driver("duckdb", "duckdb")
     with closing(duckdb.connect(database_file(url), read_only=True)) as connection:
         connection.execute("SET enable_external_access = false")
-        yield from _read(connection.sql(query).to_arrow_reader(_ROWS))
+        yield lambda query: _read(connection.sql(query).to_arrow_reader(_ROWS))
 
 
-def _postgres(url: str, query: str) -> Iterator[pa.RecordBatch]:
+@contextmanager
+def _postgres(url: str) -> Iterator[Read]:
     dbapi = driver("adbc_driver_postgresql.dbapi", "adbc-driver-postgresql")
-    with dbapi.connect(url) as connection, connection.cursor() as cursor:
-        cursor.execute("SET TRANSACTION READ ONLY")
-        cursor.execute(query)
-        yield from _read(cursor.fetch_record_batch())
+
+    def read(query: str) -> Iterator[pa.RecordBatch]:
+        with connection.cursor() as cursor:
+            cursor.execute(query)
+            yield from _read(cursor.fetch_record_batch())
+
+    with dbapi.connect(url) as connection:
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        yield read
 
 
 def _read(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
@@ -182,40 +200,38 @@ def _read(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
     yield from reader
 
 
-def _sqlalchemy(url: str, query: str) -> Iterator[pa.RecordBatch]:
+@contextmanager
+def _sqlalchemy(url: str) -> Iterator[Read]:
     engine = driver("sqlalchemy", "sqlalchemy").create_engine(url)
     options = {"stream_results": True, "max_row_buffer": _ROWS}
     with engine.connect().execution_options(**options) as connection:
-        yield from _fetched(connection.exec_driver_sql(query).cursor)
+        yield lambda query: _fetched(connection.exec_driver_sql(query).cursor)
 
 
 def _fetched(cursor: Any) -> Iterator[pa.RecordBatch]:
-    """Rows of a cursor of Python's database API. A type is inferred for each batch and column."""
+    """Rows of a cursor of Python's database API. A type is inferred for each batch and column.
+
+    Columns without one become null, with the types of their values as metadata `UNFIT`.
+    """
     names = [column[0] for column in cursor.description]
     while True:
         rows = cursor.fetchmany(_ROWS)
         columns = zip(*rows, strict=True) if rows else [()] * len(names)
-        arrays = [_array(values, name) for values, name in zip(columns, names, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, names)
+        fields, arrays = [], []
+        for name, values in zip(names, columns, strict=True):
+            array, unfit = _array(values)
+            fields.append(pa.field(name, array.type, metadata=unfit))
+            arrays.append(array)
+        yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
         if len(rows) < _ROWS:
             return
 
 
-def _array(values: Sequence[Any], name: str) -> pa.Array:
+def _array(values: Sequence[Any]) -> tuple[pa.Array, dict[bytes, str] | None]:
     try:
-        return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        kinds = sorted({type(value).__name__ for value in values if value is not None})
-        if set(kinds) == {"float", "int"}:
-            return pa.array(values, pa.float64())
-        if len(kinds) == 1:
-            raise ConfigError(
-                f"column {name!r} is of type {kinds[0]}, which cannot be stored. Convert it in "
-                "the query, or leave it out.",
-                id="source-column-type",
-            ) from error
-        raise ConfigError(
-            f"column {name!r} contains values of several types: {', '.join(kinds)}. Convert it in "
-            f"the query, as in CAST({name} AS TEXT).",
-            id="source-column-mixed",
-        ) from error
+        return pa.array(values), None
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        kinds = {type(value).__name__ for value in values if value is not None}
+        if kinds == {"float", "int"}:
+            return pa.array(values, pa.float64()), None
+        return pa.nulls(len(values)), {UNFIT: " and ".join(sorted(kinds))}

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from raygnn.console import say
 from raygnn.data.filesystem import absolute, redact
+from raygnn.data.tables.snapshot import read_record
 from raygnn.data.tables.source import (
     Source,
     driver,
@@ -103,6 +104,10 @@ def read_database(url: str) -> tuple[list[Table], list[str]]:
     for name, path in read_sources(sources, None, refresh=True).items():
         files = sorted(map(str, path.glob("*.parquet")))
         table = read_table(names[name], name, files)
+        table.unsure += [
+            f"{column} is left out: a column of type {kind} cannot be stored; convert it in a query"
+            for column, kind in read_record(path).left_out.items()
+        ]
         if not table.num_rows:
             say(f"{name} is left out: it has no rows")
             continue

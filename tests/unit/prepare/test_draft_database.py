@@ -41,6 +41,15 @@ def test_a_draft_reads_the_database(tmp_path: Path, write: Callable[[Path], str]
     assert f"allow_outside: [{tmp_path}/shop.db]" in (tmp_path / "out" / "train.yaml").read_text()
 
 
+def test_a_column_that_cannot_be_stored_stops_no_draft(tmp_path: Path) -> None:
+    write_sqlite(tmp_path / "shop.db")
+    change = "UPDATE customers SET note = iif(age > 40, 'x', 1)"
+    _, graph = _draft(tmp_path, f"ALTER TABLE customers ADD COLUMN note; {change}")
+    text = (tmp_path / "out" / "graph.yaml").read_text()
+    assert "note is left out: a column of type int and str cannot be stored" in text
+    assert graph.node_types["customers"].read.args["table"] == "customers"  # no copy
+
+
 _NO_EVIDENCE = """
     CREATE TABLE a (pk INTEGER PRIMARY KEY, size REAL);
     CREATE TABLE b (nr INTEGER PRIMARY KEY, whose INTEGER {ref}, size REAL);

@@ -7,7 +7,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,7 +19,7 @@ from raygnn.config import load_config
 from raygnn.data.bundle import Bundle
 from raygnn.data.manifest import Manifest
 from raygnn.data.tables.snapshot import Snapshots
-from raygnn.data.tables.source import Source
+from raygnn.data.tables.source import Read, Source, query_batches
 from raygnn.errors import DataError
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.prepare.__main__ import main
@@ -32,6 +32,7 @@ from tests.databases import (
     NUM_ORDERS,
     PASSWORD,
     POSTGRES,
+    connected,
     postgres,
     write_duckdb,
     write_graph,
@@ -116,12 +117,22 @@ def test_a_changed_database_is_read_again_only_on_request(tmp_path: Path) -> Non
     assert _open(graph, cache, refresh=True).path == first.path  # equal rows, equal name
 
 
+def _intercept(monkeypatch, answer: Callable[[Read, str], Iterator[pa.RecordBatch]]) -> None:
+    """Answers all queries of snapshots by a function of the database and the query."""
+    open_database = sources.open_database
+
+    @contextmanager
+    def opened(url: str) -> Iterator[Read]:
+        with open_database(url) as read:
+            yield lambda query: answer(read, query)
+
+    monkeypatch.setattr(sources, "open_database", opened)
+
+
 def test_one_query_of_several_tables_is_read_once(tmp_path: Path, monkeypatch) -> None:
     graph = write_graph(tmp_path, write_sqlite(tmp_path / "shop.db"))
-    queries, query_batches = [], sources.query_batches
-    monkeypatch.setattr(
-        sources, "query_batches", lambda url, q: queries.append(q) or query_batches(url, q)
-    )
+    queries: list[str] = []
+    _intercept(monkeypatch, lambda read, query: queries.append(query) or read(query))
     _open(graph, tmp_path / "cache", refresh=True)
     assert len(queries) == 2
 
@@ -134,15 +145,14 @@ def test_sources_become_current_together(tmp_path: Path, monkeypatch) -> None:
     )
     before = with_snapshots(str(graph), cache)
     _change(tmp_path / "shop.db", "UPDATE customers SET age = 99 WHERE id = 'c0'")
-    query_batches = sources.query_batches
 
-    def cut_off(url: str, query: str) -> Iterator[pa.RecordBatch]:
-        for batch in query_batches(url, query):
+    def cut_off(read: Read, query: str) -> Iterator[pa.RecordBatch]:
+        for batch in read(query):
             yield batch
             if "orders" in query:
                 raise OSError("server closed the connection unexpectedly")
 
-    monkeypatch.setattr(sources, "query_batches", cut_off)
+    _intercept(monkeypatch, cut_off)
     with raises("source-unreadable", "node_types.order", "closed the connection"):
         with_snapshots(str(graph), cache, refresh=True)
     monkeypatch.undo()
@@ -153,14 +163,14 @@ def test_sources_become_current_together(tmp_path: Path, monkeypatch) -> None:
 def test_several_processes_read_a_source_once(tmp_path: Path, monkeypatch) -> None:
     """Of torchrun, or of runs that start together."""
     graph = write_graph(tmp_path, write_sqlite(tmp_path / "shop.db"))
-    cache, queries, query_batches = str(tmp_path / "cache"), [], sources.query_batches
+    cache, queries = str(tmp_path / "cache"), []
 
-    def slow(url: str, query: str) -> Iterator[pa.RecordBatch]:
+    def slow(read: Read, query: str) -> Iterator[pa.RecordBatch]:
         queries.append(query)
         time.sleep(0.1)
-        return query_batches(url, query)
+        return read(query)
 
-    monkeypatch.setattr(sources, "query_batches", slow)
+    _intercept(monkeypatch, slow)
     with ThreadPoolExecutor(3) as pool:
         uris = set(pool.map(lambda _: with_snapshots(str(graph), cache), range(3)))
     assert len(uris) == 1
@@ -177,11 +187,60 @@ def test_a_snapshot_records_its_source(tmp_path: Path) -> None:
     assert snapshot_records(str(graph)) == {}
 
 
+@pytest.mark.parametrize("num_rows", [70_000, 10])  # in the second batch, and in the first
+def test_a_column_that_cannot_be_stored_is_left_out(tmp_path: Path, num_rows: int, capfd) -> None:
+    graph = write_graph(tmp_path, write_sqlite(tmp_path / "shop.db"))
+    _change(tmp_path / "shop.db", "ALTER TABLE customers ADD COLUMN note")
+    _change(
+        tmp_path / "shop.db",
+        f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {num_rows}) "
+        f"INSERT INTO customers SELECT 'n' || i, 1, 1, 'a', iif(i = {num_rows}, 'x', i) FROM n",
+    )
+    assert _open(graph, tmp_path / "cache").num_nodes("customer") == NUM_CUSTOMERS + num_rows
+    assert "left out, as they cannot be stored: note (int" in capfd.readouterr().out
+    for file in (tmp_path / "cache").rglob("*.parquet"):
+        assert "note" not in pa.parquet.read_schema(file).names
+    text = (graph / "graph.yaml").read_text()
+    (graph / "graph.yaml").write_text(text.replace("[age, score]", "[age, score, note]"))
+    with raises("table-column-missing", "note"):
+        _open(graph, tmp_path / "cache")
+
+
 def test_a_damaged_snapshot_is_read_again(tmp_path: Path) -> None:
     graph = write_graph(tmp_path, write_sqlite(tmp_path / "shop.db"))
     first = _open(graph, tmp_path / "cache")
     next((tmp_path / "cache" / "snapshots").glob("*/*/part-00000.parquet")).unlink()
     assert _open(graph, tmp_path / "cache").path == first.path
+
+
+def _check_one_moment(
+    monkeypatch,
+    graph: Path,
+    cache: Path,
+    execute: Callable[[str], object],
+    commit: Callable[[], object] = lambda: None,
+) -> None:
+    """Somebody adds a customer and an order after the first table has been read."""
+    new = ["customers VALUES ('new', 30, 1, 'a')", "orders VALUES (1000, 'new', 1, '2024-01-01')"]
+
+    def answer(read: Read, query: str) -> Iterator[pa.RecordBatch]:
+        yield from read(query)
+        while new:
+            execute(f"INSERT INTO {new.pop(0)}")
+        commit()
+
+    _intercept(monkeypatch, answer)
+    _check_shop(_open(graph, cache))
+    bundle = _open(graph, cache, refresh=True)
+    assert bundle.num_nodes("customer") == NUM_CUSTOMERS + 1
+    assert bundle.num_nodes("order") == NUM_ORDERS + 1
+
+
+def test_tables_of_a_database_are_of_one_moment(tmp_path: Path, monkeypatch) -> None:
+    graph = write_graph(tmp_path, write_sqlite(tmp_path / "shop.db"))
+    with closing(sqlite3.connect(tmp_path / "shop.db", isolation_level=None)) as writer:
+        writer.execute("PRAGMA journal_mode = WAL")  # writers do not wait for readers
+        _check_one_moment(monkeypatch, graph, tmp_path / "cache", writer.execute)
 
 
 def _source(**args: object) -> Source:
@@ -261,7 +320,8 @@ def test_a_table_is_files_or_a_source(tmp_path: Path) -> None:
         ("SELECT * FROM absent", "source-unreadable", "no such table: absent"),
         ("DELETE FROM orders", "source-unreadable", "readonly"),
         ("ATTACH '/tmp/other.db' AS other", "source-unreadable", "not authorized"),
-        ("SELECT 1 AS id UNION ALL SELECT 'x'", "source-column-mixed", "CAST(id AS TEXT)"),
+        ("SELECT 1 AS id UNION ALL SELECT 'x'", "source-no-columns", "id (int and str)"),
+        ("SELECT customer_id, amount, day FROM orders", "table-column-missing", "order_id"),
         ("SELECT * FROM orders WHERE 1 = 0", "table-empty", "no rows"),
     ],
 )
@@ -359,6 +419,17 @@ def test_postgresql(server: str, tmp_path: Path, monkeypatch, capfd) -> None:
 
 
 @pytest.mark.slow
+def test_tables_of_postgresql_are_of_one_moment(tmp_path: Path, monkeypatch) -> None:
+    pytest.importorskip("adbc_driver_postgresql")
+    if POSTGRES is None:
+        pytest.skip("PostgreSQL is not installed (apt-get install postgresql)")
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    with postgres() as url, closing(connected(url)) as writer, writer.cursor() as cursor:
+        graph = write_graph(tmp_path, url)
+        _check_one_moment(monkeypatch, graph, tmp_path / "cache", cursor.execute, writer.commit)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("column", "expected"),
     [
@@ -380,7 +451,7 @@ def test_types_of_postgresql(
 ) -> None:
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
     source = Source(type="sql", url=server, query=f"SELECT {column} AS x")
-    path = Snapshots.of(source, str(tmp_path)).take(sources._batches(source))
+    path = Snapshots.of(source, str(tmp_path)).take(query_batches(server, source.args["query"]))
     field = pa.parquet.read_schema(path / "part-00000.parquet").field("x")
     assert field.type == expected
 
@@ -389,9 +460,14 @@ def test_types_of_postgresql(
 @pytest.mark.parametrize(
     ("query", "id", "part"),
     [
-        ("SELECT interval '1 day' AS x", "source-column-type", "'x'"),
+        ("SELECT interval '1 day' AS x", "source-no-columns", "x (month_day_nano_interval)"),
         ("DELETE FROM orders RETURNING 1", "source-unreadable", "read-only"),
-        ("SELECT pg_terminate_backend(pg_backend_pid())", "source-unreadable", "terminating"),
+        (
+            "SELECT g AS id, CASE WHEN g = 300000 THEN pg_terminate_backend(pg_backend_pid()) END "
+            "AS x FROM generate_series(1, 500000) g",  # goes away in the middle
+            "source-unreadable",
+            "terminating",
+        ),
     ],
 )
 def test_faults_of_postgresql(
