@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +14,9 @@ import pytest
 from raygnn.config import load_config
 from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, NodeRows
 from raygnn.runtime.data_source import open_bundle
+from raygnn.train import fit
 from tests.errors import raises
+from tests.small_runs import small_config
 
 pytestmark = pytest.mark.ray
 
@@ -99,3 +103,25 @@ def test_a_dataset_is_a_table(ray_session: None, tmp_path: Path) -> None:
         assert bundle.num_edges(("n", "to", "n")) == 2000
         paths.add(bundle.path)
     assert len(paths) == 1
+
+
+@pytest.mark.slow  # 3 s: two trainings
+def test_a_run_on_datasets_is_that_on_data_frames(ray_session: None, tmp_path: Path) -> None:
+    import ray.data
+
+    rng = np.random.default_rng(0)
+    users = pd.DataFrame({"id": _IDS, "x": rng.random(2000), "y": np.where(_IDS % 3, "a", "b")})
+
+    def weights(name: str, make: Callable[[pd.DataFrame], Any]) -> bytes:
+        nodes = NodeRows(make(users), "id", {"x": "x"}, {"y": "y"})
+        edges = EdgeRows(make(_EDGES.to_pandas()), source="from", target="to")
+        tables = GraphTables({"user": nodes}, {("user", "knows", "user"): edges})
+        config = small_config(tmp_path / name, training__max_epochs=1, scaling={"num_workers": 0})
+        config["data"] = {"cache_dir": str(tmp_path / name), "splits": {"type": "hash"}}
+        fit(config, data=tables)
+        return (tmp_path / name / "run" / "model.safetensors").read_bytes()
+
+    of_frames = weights("frames", lambda frame: frame)
+    assert (
+        weights("datasets", lambda frame: ray.data.from_pandas(frame).repartition(5)) == of_frames
+    )
