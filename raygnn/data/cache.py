@@ -153,8 +153,12 @@ class Claim:
             fcntl.flock(file, fcntl.LOCK_SH)
 
 
-def remove_unclaimed(folder: Path) -> None:
-    for subfolder in filter(Path.is_dir, list(folder.iterdir())):
+def remove_unclaimed(folder: Path, num_kept: int = 0) -> None:
+    """Removes the subfolders that no process claims, except the ones with the latest times."""
+    subfolders = sorted(
+        filter(Path.is_dir, folder.iterdir()), key=lambda path: -path.stat().st_mtime
+    )
+    for subfolder in subfolders[num_kept:]:
         with suppress(OSError):  # it is claimed, or somebody else's
             file = os.open(_claim(subfolder), os.O_RDWR | os.O_CREAT, _LOCK_MODE)
             try:

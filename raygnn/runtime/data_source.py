@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from raygnn import __version__
 from raygnn.config import LoadedConfig, build
 from raygnn.config.registry import GENERATORS
-from raygnn.console import say
+from raygnn.console import say, warn
 from raygnn.data.bundle import Bundle
 from raygnn.data.cache import build_once, cache_folder
 from raygnn.data.filesystem import exists, join, read_text, reading_input, redact
@@ -26,7 +26,7 @@ from raygnn.data.transforms.state import Transforms
 from raygnn.errors import ConfigError
 from raygnn.loops.tasks.target import target_class
 from raygnn.outputs.run_folder import SNAPSHOTS, RunFolder
-from raygnn.runtime.sources import with_datasets, with_snapshots
+from raygnn.runtime.sources import keep_snapshots, with_datasets, with_snapshots
 
 if TYPE_CHECKING:
     from raygnn.data.tables.graph_tables import GraphTables
@@ -90,9 +90,12 @@ def run_tables(loaded: LoadedConfig, folder: RunFolder, data: Any = None) -> str
     """URI of the tables of a run; one that resumes reads the snapshots of its first start."""
     record = join(folder.uri, SNAPSHOTS)
     resumes = data is None and not loaded.config.run.overwrite and folder.read_starts()
-    if resumes and exists(record) and exists(uri := json.loads(read_text(record))["graph"]):
-        say(f"snapshots of the run's first start: {uri}")
-        return str(uri)
+    if resumes and exists(record):
+        uri = str(json.loads(read_text(record))["graph"])
+        if keep_snapshots(uri):
+            say(f"snapshots of the run's first start: {uri}")
+            return uri
+        warn("the snapshots of the run's first start are gone; it reads the rows of now")
     return tables_uri(loaded, data, refresh=loaded.config.data.refresh)
 
 

@@ -9,7 +9,7 @@ import hashlib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
@@ -19,13 +19,20 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from raygnn.console import say
-from raygnn.data.cache import cache_errors, cache_folder
-from raygnn.data.filesystem import absolute, is_below, is_remote, join, locked, write_text
+from raygnn.data.cache import Claim, cache_errors, cache_folder
+from raygnn.data.filesystem import absolute, exists, is_below, is_remote, join, locked, write_text
 from raygnn.data.manifest import Manifest, manifest_folder
 from raygnn.data.tables.files import check_below
 from raygnn.data.tables.snapshot import RECORD, Snapshots, read_record
 from raygnn.data.tables.source import Read, Source, database_file, open_database, select
-from raygnn.errors import ConfigError, DataError, RaygnnError, choose_from, did_you_mean
+from raygnn.errors import (
+    ConfigError,
+    DataError,
+    RaygnnError,
+    ResourceError,
+    choose_from,
+    did_you_mean,
+)
 from raygnn.loops.signals import Terminated
 from raygnn.redaction import redact_text
 from raygnn.runtime.connection import connect, quiet_ray_data
@@ -114,35 +121,59 @@ def read_sources(
             for each in snapshots.values():
                 if each.folder in taken:
                     each.use(taken[each.folder])
+                    each.remove_old()
     return {name: path for name, path in paths.items() if path is not None}
 
 
 def with_datasets(manifest: Manifest, rows: Mapping[str, Any], cache_dir: str | None) -> str:
     """URI of tables whose rows are given: Ray datasets, or Arrow tables, by name of the table."""
-    paths = {}
+    paths, snapshots = {}, Snapshots.of(Source(type="dataset"), cache_dir)
     for name, table in rows.items():
-        snapshots = Snapshots.of(Source(type="dataset"), cache_dir)
         is_arrow = isinstance(table, pa.Table)
         with named_failures(name):
             batches = table.to_batches() if is_arrow else _dataset_batches(table)
             paths[name] = snapshots.take(batches)
         say(f"snapshot of {name}: {read_record(paths[name])}")
-    return _write_graph(manifest, {}, paths, cache_dir)
+    uri = _write_graph(manifest, {}, paths, cache_dir)
+    snapshots.remove_old()
+    return uri
 
 
 def snapshot_records(uri: str | None) -> dict[str, dict[str, Any]]:
     """Records of the snapshots that a graph.yaml of `with_snapshots` names, by table."""
     if uri is None or is_remote(uri) or Path(manifest_folder(uri)).name != _FOLDER:
         return {}
-    folder = Path(manifest_folder(uri))
-    paths = {
-        name: (folder / table.files[0]).parent
-        for name, table in Manifest.load(uri).all_tables.items()
-    }
+    paths = _snapshots_of(uri)
     return {name: asdict(read_record(p)) for name, p in paths.items() if (p / RECORD).exists()}
 
 
+def keep_snapshots(uri: str) -> bool:
+    """Keeps the snapshots that a graph.yaml of `with_snapshots` names, until this process ends.
+
+    Returns whether all of them still exist.
+    """
+    if not exists(uri):
+        return False
+    paths = [*_snapshots_of(uri).values()]
+    for path in paths:
+        if path not in _claims:
+            with suppress(ResourceError):  # of a cache that this user may only read
+                _claims[path] = Claim(path, "rows")
+    return all((path / RECORD).exists() for path in paths)
+
+
+def _snapshots_of(uri: str) -> dict[str, Path]:
+    folder = Path(manifest_folder(uri))
+    files = {name: table.files[0] for name, table in Manifest.load(uri).all_tables.items()}
+    return {
+        name: (folder / file).parent
+        for name, file in files.items()
+        if not (is_remote(file) or Path(file).is_absolute())
+    }
+
+
 _FOLDER = "snapshots"
+_claims: dict[Path, Claim] = {}
 
 
 def _write_graph(
@@ -159,6 +190,7 @@ def _write_graph(
     path = root / f"graph-{_hash(text)}.yaml"
     if not path.exists():
         write_text(path, text)
+    keep_snapshots(str(path))
     return str(path)
 
 

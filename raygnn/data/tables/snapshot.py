@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +24,14 @@ import pyarrow.parquet as pq
 
 from raygnn.console import say
 from raygnn.data.arrays import sync_folder
-from raygnn.data.cache import BUILDING, cache_errors, cache_folder, is_as_built, write_note
+from raygnn.data.cache import (
+    BUILDING,
+    cache_errors,
+    cache_folder,
+    is_as_built,
+    remove_unclaimed,
+    write_note,
+)
 from raygnn.data.filesystem import locked, read_text, write_text
 from raygnn.data.tables.source import UNFIT, Source
 from raygnn.errors import DataError
@@ -31,6 +39,7 @@ from raygnn.redaction import redact
 
 RECORD = "snapshot.json"
 _CURRENT = "current"
+_NUM_KEPT = 5
 _ROW_GROUP_BYTES = 64 << 20
 _MAX_ROW_GROUP_ROWS = 1 << 17
 _ROW_GROUPS = 16  # of a file
@@ -121,6 +130,11 @@ class Snapshots:
 
     def use(self, path: Path) -> None:
         write_text(self.folder / _CURRENT, path.name)
+        os.utime(path)
+
+    def remove_old(self) -> None:
+        """Removes all but the latest 5 snapshots, and those that a process keeps."""
+        remove_unclaimed(self.folder, _NUM_KEPT)
 
 
 def _list_types(columns: Mapping[str, str]) -> str:

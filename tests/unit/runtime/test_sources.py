@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sqlite3
 import time
@@ -25,7 +26,7 @@ from raygnn.outputs.saved_model import SavedModel
 from raygnn.prepare.__main__ import main
 from raygnn.runtime import sources
 from raygnn.runtime.data_source import open_bundle
-from raygnn.runtime.sources import snapshot_records, with_snapshots
+from raygnn.runtime.sources import keep_snapshots, snapshot_records, with_snapshots
 from raygnn.train import fit
 from tests.databases import (
     NUM_CUSTOMERS,
@@ -127,6 +128,22 @@ def _intercept(monkeypatch, answer: Callable[[Read, str], Iterator[pa.RecordBatc
             yield lambda query: answer(read, query)
 
     monkeypatch.setattr(sources, "open_database", opened)
+
+
+def test_old_snapshots_are_removed(tmp_path: Path, monkeypatch) -> None:
+    """But those that a process reads stay."""
+    graph = write_graph(tmp_path, write_sqlite(tmp_path / "shop.db"))
+    cache = str(tmp_path / "cache")
+    uris = []
+    for age in range(70, 80):
+        _change(tmp_path / "shop.db", f"UPDATE customers SET age = {age} WHERE id = 'c0'")
+        uris.append(with_snapshots(str(graph), cache, refresh=True))
+    assert all(map(keep_snapshots, uris))
+    sources._claims.clear()  # as the end of the process does
+    gc.collect()
+    assert keep_snapshots(uris[1])
+    with_snapshots(str(graph), cache, refresh=True)
+    assert [keep_snapshots(uri) for uri in uris] == [False, True, *[False] * 3, *[True] * 5]
 
 
 def test_one_query_of_several_tables_is_read_once(tmp_path: Path, monkeypatch) -> None:
