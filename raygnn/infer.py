@@ -23,8 +23,8 @@ from raygnn.console import show
 from raygnn.data.bundle import Bundle
 from raygnn.data.extended_bundle import Addition, ExtendedBundle
 from raygnn.data.tables.read_ids import read_ids
-from raygnn.data.tables.source import is_database
 from raygnn.errors import ConfigError
+from raygnn.inference.database_table import is_table
 from raygnn.inference.job import (
     WHAT,
     OutputOptions,
@@ -104,8 +104,8 @@ def predict(
 
     Args:
         model: folder of a finished run or of an exported model.
-        out: folder to write, with a table per node type; or a table of a database, as
-            `sqlite:///shop.sqlite#predictions`.
+        out: folder to write, with a table per node type; or a table of a database or lake, as
+            `sqlite:///shop.sqlite#predictions` or `delta+s3://lake/predictions`.
         overrides: of the config, as on the command line: `["--data.uri", "graph"]`.
         data: `GraphTables`, or a PyG `Data` or `HeteroData`, instead of a graph in `overrides`.
         task: which task of a model of several tasks.
@@ -205,7 +205,7 @@ def _read_new(saved: SavedModel, bundle: Bundle, uri: str | PathLike[str]) -> Ad
 
 def _options(out: str | PathLike[str], *how: Any) -> OutputOptions:
     uri = fspath(out)
-    return OutputOptions(uri, is_database(uri), *how)
+    return OutputOptions(uri, is_table(uri), *how)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -242,7 +242,7 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
 
 
 def _write_rows(options: argparse.Namespace, model: str, overrides: Sequence[str]) -> None:
-    if not str(options.out).endswith((".parquet", ".csv")) and not is_database(str(options.out)):
+    if not str(options.out).endswith((".parquet", ".csv")) and not is_table(str(options.out)):
         raise ConfigError(
             f"--out={options.out!r} is invalid: rows are written to one file. Name one that ends "
             "with .parquet or .csv, or a table as sqlite:///shop.sqlite#predictions.",
@@ -333,7 +333,7 @@ def _check_together(options: argparse.Namespace) -> None:
         raise ConfigError(
             "--out is missing. Name a folder or URI to write.", id="infer-out-missing"
         )
-    is_folder = options.table is None and options.rows is None and not is_database(str(options.out))
+    is_folder = options.table is None and options.rows is None and not is_table(str(options.out))
     if is_folder and str(options.out).endswith((".parquet", ".csv")):
         raise ConfigError(
             f"--out={options.out!r} is invalid: tables of nodes and neighbors are written to a "

@@ -1,4 +1,4 @@
-"""A table of a database that receives predictions: all rows appear together, or none."""
+"""A table of a database or lake that receives predictions: all rows appear together, or none."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 import pyarrow as pa
@@ -28,9 +29,16 @@ from raygnn.errors import ConfigError, RaygnnError, RunError
 _CHUNK = 10_000  # rows of one statement
 
 
+def is_table(out: str) -> bool:
+    """Whether an output is a table, and not a folder or a file."""
+    return is_database(out) or system(out) == "iceberg" or out.startswith("delta+")
+
+
 @dataclass(frozen=True)
 class DatabaseTable:
-    """`sqlite:///shop.sqlite#predictions`. A name may have a schema: `sales.predictions`."""
+    """`sqlite:///shop.sqlite#predictions`, `iceberg://CATALOG#sales.predictions` or
+    `delta+s3://lake/predictions`. A name may have a schema: `sales.predictions`.
+    """
 
     url: str
     name: str
@@ -38,9 +46,10 @@ class DatabaseTable:
     @classmethod
     def of(cls, out: str) -> DatabaseTable | None:
         """None for a folder or a file. Raises a ConfigError without a table, or for a password."""
-        url, _, name = out.partition("#")
-        if not is_database(url):
+        if not is_table(out):
             return None
+        url, _, name = out.partition("#")
+        name = PurePath(out).name if system(out) == "delta" else name
         if has_password(url):
             raise ConfigError(
                 "--out is invalid: it contains a password. Remove it, and let the driver find it, "
@@ -79,7 +88,8 @@ class DatabaseTable:
             self._writer()(pa.table(columns), is_there)
 
     def __str__(self) -> str:
-        return repr(redact(f"{self.url}#{self.name}"))
+        is_delta = system(self.url) == "delta"
+        return repr(redact(self.url if is_delta else f"{self.url}#{self.name}"))
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
@@ -100,6 +110,11 @@ class DatabaseTable:
         return ".".join(quoted(self.url, name) for name in self.name.split("."))
 
     def _exists(self) -> bool:
+        if system(self.url) == "delta":
+            deltalake = driver("deltalake", "deltalake")
+            return bool(deltalake.DeltaTable.is_deltatable(self._path))
+        if system(self.url) == "iceberg":
+            return bool(self._catalog.table_exists(self.name))
         file, literal = database_file(self.url), self.name.replace("'", "''")
         if file is not None and not exists(file):
             return False
@@ -123,9 +138,31 @@ class DatabaseTable:
     def _writer(self) -> Callable[[pa.Table, bool], None]:
         if is_postgres(self.url):
             return self._write_postgres
-        return {"sqlite": self._write_sqlite, "duckdb": self._write_duckdb}.get(
-            system(self.url), self._write_sqlalchemy
-        )
+        return {
+            "sqlite": self._write_sqlite,
+            "duckdb": self._write_duckdb,
+            "delta": self._write_delta,
+            "iceberg": self._write_iceberg,
+        }.get(system(self.url), self._write_sqlalchemy)
+
+    @property
+    def _path(self) -> str:
+        return self.url.removeprefix("delta+")
+
+    @property
+    def _catalog(self) -> Any:
+        return driver("pyiceberg.catalog", "pyiceberg").load_catalog(self.url.partition("://")[2])
+
+    def _write_delta(self, rows: pa.Table, is_there: bool) -> None:
+        mode = "overwrite" if is_there else "error"
+        driver("deltalake", "deltalake").write_deltalake(self._path, rows, mode=mode)
+
+    def _write_iceberg(self, rows: pa.Table, is_there: bool) -> None:
+        if is_there:
+            self._catalog.load_table(self.name).overwrite(rows)
+            return
+        with self._catalog.create_table_transaction(self.name, rows.schema) as transaction:
+            transaction.append(rows)
 
     def _write_postgres(self, rows: pa.Table, is_there: bool) -> None:
         dbapi = driver("adbc_driver_postgresql.dbapi", "adbc-driver-postgresql")
