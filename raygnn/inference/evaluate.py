@@ -12,6 +12,7 @@ from torch import nn
 
 from raygnn.config import Config, LoadedConfig
 from raygnn.config.data_section import HashSplit
+from raygnn.console import warn
 from raygnn.data.bundle import Bundle
 from raygnn.data.splits import SPLIT_NAMES
 from raygnn.errors import ConfigError, DataError
@@ -83,6 +84,12 @@ def judge_model(
         warn_of_missing(task.missing(model))
         with closing(task):
             task.model = model
+            blend = getattr(task.spec.output, "blend", None)
+            if name == "val" and blend is not None and blend.knows_validation:
+                warn(
+                    "the model's LightGBM has learned from the validation rows of its graph; "
+                    "metrics.json has the metrics from before"
+                )
             intervals: dict[str, tuple[float, float]] = {}
             metrics = evaluate(task, name, None, task.build_metrics(), intervals=intervals)
             rows, precision = task.split_rows(name, None), task.precision(name)

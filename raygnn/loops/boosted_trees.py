@@ -106,6 +106,25 @@ class BoostedTrees:
         texts = [model.model_to_string(num_iteration=model.best_iteration) for model in models]
         return cls.of_text(_NEXT.join(texts))
 
+    def refitted(
+        self, columns: np.ndarray, labels: np.ndarray, num_threads: int = 1
+    ) -> BoostedTrees:
+        """As many trees, with the same settings, fitted to other rows."""
+        import lightgbm
+
+        columns = _rounded(columns)
+
+        def fitted(model: lightgbm.Booster, values: np.ndarray) -> lightgbm.Booster:
+            settings = model.params | {"num_threads": num_threads}
+            settings["num_iterations"] = model.current_iteration()
+            categorical = settings.pop("categorical_feature", [])
+            rows = lightgbm.Dataset(columns, values, categorical_feature=categorical)
+            return lightgbm.train(settings, rows)
+
+        by_output = labels.T if labels.ndim == 2 else [labels]
+        each = zip(self._outputs, by_output, strict=True)
+        return BoostedTrees([[fitted(m, values) for m in models] for models, values in each])
+
     def predict(self, columns: np.ndarray) -> np.ndarray:
         """float64 [num_rows, num_outputs]: numbers, or probabilities of classes or labels."""
         # Threads that wait for work take more time than a few rows do.

@@ -178,6 +178,7 @@ class Engine:
             self.metrics_of_module = dict(self.best.metrics)
             if is_changed:
                 self.best.metrics |= evaluate_parts(self.task, "val", limit, self.metrics)
+            self.task.refit()
         module.train(training)
 
     def _train_epoch(self) -> None:

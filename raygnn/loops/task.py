@@ -191,6 +191,11 @@ class Task(ABC, Generic[BatchT]):
         """
         return False
 
+    def refit(self) -> None:
+        """Learns from the validation rows too, if a test follows. Runs after `conclude` and the
+        last evaluation of validation. Collective: all ranks must call.
+        """
+
     @property
     def trees_text(self) -> str | None:
         """Text of LightGBM, if it is part of what predicts."""

@@ -98,6 +98,17 @@ def test_the_saved_model_predicts_what_was_tested(run: tuple[Any, str]) -> None:
     assert [text for text in shown if text not in page] == []
 
 
+def test_lightgbm_learns_from_the_validation_rows_after_the_choice(
+    run: tuple[Any, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    result, graph = run
+    model = raygnn.load(str(result.path))
+    assert model.evaluate(graph, split="val")["auroc"] > result.metrics["val/auroc"] + 1e-3
+    assert "learned from the validation rows" in "".join(capsys.readouterr())
+    model.evaluate(graph, split="test")
+    assert "learned from" not in "".join(capsys.readouterr())
+
+
 def test_without_the_blend_the_gnn_alone_predicts(run: tuple[Any, str], tmp_path: Path) -> None:
     result, graph = run
     task = {"type": "node_classification", "args": {"blend": False}}

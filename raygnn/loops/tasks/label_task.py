@@ -317,16 +317,14 @@ class LabelTask(EncoderTask[BatchT]):
         num_rows = max(1, self.max_fitted_rows(width))
         train, val = thinned(splits.train, num_rows), thinned(splits.val, num_rows)
         columns, val_columns = self.row_columns(train, "train"), self.row_columns(val, "val")
-        is_one = output.problem == "multi_class" or output.num_outputs == 1
-        shape = (-1,) if is_one else (-1, output.num_outputs)
         num_classes = {"multi_class": output.num_outputs, "multi_label": 2}.get(output.problem)
-        val_labels, categorical = labels[val].reshape(shape), np.zeros(width, bool)
+        val_labels, categorical = labels[val].reshape(self._tree_shape), np.zeros(width, bool)
         categorical[list(self.categorical_columns)] = True
 
         def fitted(kept: np.ndarray) -> BoostedTrees:
             return BoostedTrees.fit(
                 columns[:, kept],
-                labels[train].reshape(shape),
+                labels[train].reshape(self._tree_shape),
                 val_columns[:, kept],
                 val_labels,
                 num_classes,
@@ -344,6 +342,36 @@ class LabelTask(EncoderTask[BatchT]):
             without = fitted(kept).predict(val_columns[:, kept])
             self._lifts = _lifts(names[suspect], trees.predict(val_columns), without, val_labels)
         return trees
+
+    @property
+    def _tree_shape(self) -> tuple[int, ...]:
+        """Shape of labels for LightGBM."""
+        is_one = self.output.problem == "multi_class" or self.output.num_outputs == 1
+        return (-1,) if is_one else (-1, self.output.num_outputs)
+
+    def refit(self) -> None:
+        """Fits a blend's LightGBM again, to the rows of training and validation."""
+        splits, blend = self.target.splits, self.blend
+        if blend is None or TREES not in blend.shares or not len(splits.test):
+            return
+        text = None
+        with agreement("fitting LightGBM again"):
+            if self.env.rank == 0:
+                assert self.trees is not None
+                width = self.row_columns(splits.train[:1], "train").shape[1]
+                num_rows = len(splits.train) + len(splits.val)
+                share = min(1.0, self.max_fitted_rows(width) / num_rows)
+                parts = {
+                    split: thinned(rows, max(1, int(share * len(rows))))
+                    for split, rows in (("train", splits.train), ("val", splits.val))
+                }
+                columns = [self.row_columns(rows, split) for split, rows in parts.items()]
+                labels = self.target.labels[np.concatenate([*parts.values()])]
+                shaped = labels.reshape(self._tree_shape)
+                text = self.trees.refitted(np.concatenate(columns), shaped).to_text()
+        self.trees = BoostedTrees.of_text(broadcast_object(text))
+        output = replace(self.output, blend=replace(blend, knows_validation=True))
+        self.spec = replace(self.spec, output=output)
 
     @property
     def columns_without_time(self) -> Mapping[int, str]:

@@ -46,6 +46,21 @@ def test_text_predicts_the_same_bits(num_classes: int | None) -> None:
     assert np.array_equal(threads.predict(x), trees.predict(x))
 
 
+@pytest.mark.parametrize("num_classes", [None, 2, 3])
+def test_refitted_trees_keep_settings_and_number(num_classes: int | None) -> None:
+    x = _rows(2_000)
+    noise = np.random.default_rng(1).random(len(x))
+    y = (x[:, 0] + noise) / 2
+    y = y if num_classes is None else np.floor(num_classes * y).astype(int)
+    trees = BoostedTrees.fit(x[500:], y[500:], x[:500], y[:500], num_classes, "mae", [2])
+    trees = BoostedTrees.of_text(trees.to_text())
+    assert np.array_equal(trees.refitted(x[500:], y[500:]).predict(x), trees.predict(x))
+    assert not np.array_equal(trees.refitted(x, y).predict(x), trees.predict(x))
+    both = np.stack([y, y], axis=1)
+    trees = BoostedTrees.fit(x[500:], both[500:], x[:500], both[:500], num_classes, "mae", [2])
+    assert np.array_equal(trees.refitted(x[500:], both[500:]).predict(x), trees.predict(x))
+
+
 def test_the_median_is_learned_for_absolute_errors() -> None:
     y = np.where(np.arange(400) % 4 == 0, 100.0, 1.0)
     x = np.random.default_rng(0).random((400, 1))

@@ -294,9 +294,17 @@ class SeveralTasks(EncoderTask[Any]):
     def conclude(self) -> bool:
         """Chooses the blend of each task with labels."""
         is_changed = [part.conclude() for part in self.parts.values()]
+        self._take_outputs()
+        return any(is_changed)
+
+    def refit(self) -> None:
+        for part in self.parts.values():
+            part.refit()
+        self._take_outputs()
+
+    def _take_outputs(self) -> None:
         outputs = {name: part.spec.output for name, part in self.parts.items()}
         self.spec = replace(self.spec, output=SeveralOutput(outputs))
-        return any(is_changed)
 
     @property
     def trees_text(self) -> str | None:
