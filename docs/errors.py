@@ -15,8 +15,14 @@ from raygnn import errors
 from raygnn.config import cross_rules
 from raygnn.config.arguments import IDS_OF_SLOTS
 from raygnn.config.section import Section
+from raygnn.data import bundle_record
+from raygnn.data.checksums import Seal
 from raygnn.data.ingest.findings import REPAIR
+from raygnn.data.partition import record
 from raygnn.loops.tasks.target import target_classes
+from raygnn.outputs import model_registry
+from raygnn.sampling import sample_record
+from raygnn.serving import compaction
 
 ROOT = Path(__file__).parents[1]
 PAGE = Path(__file__).with_suffix(".md")
@@ -41,6 +47,7 @@ _RULE_AND_REMEDY = {
     "Finding": (3, 4),
     ".add": (1, 4),  # of FindingCollector
     ".error": (1, 3),  # of prepare/csv.py
+    "check_arguments": (2, 3),
 }
 
 ERRORS = {
@@ -71,7 +78,8 @@ class Site:
 def sites() -> tuple[Site, ...]:
     """Every place in `raygnn/` that makes an error or gives an id, by file and line."""
     files = sorted((ROOT / "raygnn").rglob("*.py"))
-    return (*_of_arguments(), *_of_tables(), *(site for path in files for site in _of_file(path)))
+    found = (site for path in files for site in _of_file(path))
+    return (*_of_arguments(), *_of_tables(), *_of_seals(), *found)
 
 
 #: Cause and remedy of a mistake in the arguments of a component, whose id depends on the slot.
@@ -97,6 +105,16 @@ def _of_tables() -> Iterator[Site]:
     tables = [cross_rules.RULES, *(vars(owner).get("rules", ()) for owner in owners)]
     for rule in (rule for table in tables for rule in table):
         yield Site(rule.id, 2, f"{rule.reason}.", f"{rule.remedy}.", "")
+
+
+def _of_seals() -> Iterator[Site]:
+    """Damaged folders, and those of another version, of all kinds of records."""
+    modules = (bundle_record, record, sample_record, model_registry, compaction)
+    for seal in (each for module in modules for each in vars(module).values()):
+        if isinstance(seal, Seal):
+            remedy = f"{seal.remedy}."
+            yield Site(seal.damaged, 2, "{folder} is damaged: {cause}.", remedy, "")
+            yield Site(seal.outdated, 2, "{folder} has {format} {version}.", remedy, "")
 
 
 def _below(kind: type) -> Iterator[type]:

@@ -95,22 +95,23 @@ def add_as_of(add: Callable[..., object]) -> None:
 
 
 def check_model_argument(arguments: Sequence[str], usage: str) -> None:
-    if not arguments or arguments[0].startswith("--"):
-        raise ConfigError(
-            f"MODEL={list(arguments[:1])} is invalid: the model comes first. {usage}",
-            id="command-model-missing",
-        )
+    check_arguments(arguments, 1, "MODEL comes first", usage, id="command-model-missing")
+
+
+def check_arguments(
+    arguments: Sequence[str | None], num: int, rule: str, usage: str, *, id: str
+) -> None:
+    """Raises a ConfigError unless `num` arguments are given before any `--option`."""
+    given = [each for each in arguments[:num] if each is not None and not each.startswith("--")]
+    if len(given) < num:
+        raise ConfigError(f"the arguments {given} are invalid: {rule}. {usage}", id=id)
 
 
 def load_from_arguments(
     arguments: Sequence[str], allow_modules: Sequence[str], usage: str
 ) -> LoadedConfig:
     """Loads CONFIG with its overrides. Raises ConfigError if CONFIG is missing or invalid."""
-    if not arguments or arguments[0].startswith("--"):
-        raise ConfigError(
-            f"CONFIG={list(arguments[:1])} is invalid: the config comes first. {usage}",
-            id="command-config-missing",
-        )
+    check_arguments(arguments, 1, "CONFIG comes first", usage, id="command-config-missing")
     return load_config(arguments[0], arguments[1:], allow_modules)
 
 
@@ -149,18 +150,19 @@ def run_command(
         return exit_status_of(lambda: run(options, rest), interrupted=interrupted)
 
 
-def exit_status_of(command: Callable[[], None], *, interrupted: str) -> int:
+def exit_status_of(command: Callable[[], int | None], *, interrupted: str) -> int:
     """Runs a command, prints its error on stderr, and returns its exit status.
 
     Args:
         interrupted: the line to print after a signal.
     Returns:
-        0, 1 (failed), 2 (invalid input), or 130 and 143 (stopped by Ctrl-C or SIGTERM).
+        That of the command, 0 for None, 1 (failed), 2 (invalid input), or 130 and 143 (stopped by
+        Ctrl-C or SIGTERM).
     """
     forget_environment()
     try:
         with signals_as_interrupts():
-            command()
+            return command() or 0
     except RaygnnError as error:
         if isinstance(error, PreemptedError):
             say("", "stop", reason=error.cause)
@@ -186,4 +188,3 @@ def exit_status_of(command: Callable[[], None], *, interrupted: str) -> int:
         )
         print(failed, file=sys.stderr)
         return failed.exit_status
-    return 0

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from raygnn.command_line import (
     add_allow_module,
-    check_model_argument,
+    check_arguments,
     command_parser,
     exit_process,
     exit_status_of,
 )
 from raygnn.console import say, warn
-from raygnn.errors import ConfigError, DataError
+from raygnn.errors import DataError
 
 if TYPE_CHECKING:
     from raygnn.serving.monitoring import Figure
@@ -128,19 +128,14 @@ def _as_answered(time: Any) -> Any:
 
 def main(argv: Sequence[str] | None = None) -> int:
     options, remaining = build_parser().parse_known_args(argv)
-    found: list[Figure] = []
-    status = exit_status_of(
-        lambda: found.extend(_run(options, remaining)), interrupted="nothing was written"
-    )
-    return status or (ALARM if any(figure.alarm for figure in found) else 0)
+    return exit_status_of(lambda: _run(options, remaining), interrupted="nothing was written")
 
 
-def _run(options: argparse.Namespace, remaining: Sequence[str]) -> list[Figure]:
-    check_model_argument(remaining, _USAGE)
+def _run(options: argparse.Namespace, remaining: Sequence[str]) -> int:
     chosen = vars(options)
     graph = chosen.pop("graph")
-    if graph is None or len(remaining) < 2 or remaining[1].startswith("--"):
-        raise ConfigError(f"ANSWERS and --graph are missing. {_USAGE}", id="monitor-arguments")
+    needed, rule = [graph, *remaining[:2]], "it needs MODEL, ANSWERS and --graph"
+    check_arguments(needed, 3, rule, _USAGE, id="monitor-arguments")
     figures = monitor(remaining[0], remaining[1], graph, remaining[2:], **chosen)
     for figure in figures:
         labels = " ".join(value for _, value in figure.labels if value)
@@ -150,7 +145,7 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> list[Figure]:
         if figure.alarm:
             labels = " ".join(value for _, value in figure.labels if value)
             warn(f"{figure.name.removeprefix('raygnn_')} {labels}: {figure.alarm}")
-    return figures
+    return ALARM if any(figure.alarm for figure in figures) else 0
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -56,7 +56,7 @@ def set_alias(name: str, version: str) -> str:
         version: its name or the beginning of it, or another alias as `@ALIAS`.
     Raises:
         ConfigError: a name is invalid.
-        RunError, DataError: there is no such version, or it is damaged.
+        RunError, DataError: the version is unknown or damaged.
     """
     model, alias = _named_alias(name)
     if version.startswith("@"):

@@ -9,13 +9,13 @@ from os import PathLike, fspath
 from raygnn.command_line import (
     add_allow_module,
     add_as_of,
-    check_model_argument,
+    check_arguments,
     command_parser,
     exit_process,
     exit_status_of,
 )
 from raygnn.console import say
-from raygnn.errors import ConfigError, RunError
+from raygnn.errors import RunError
 
 _USAGE = """\
 raygnn replay MODEL FILE --graph URI [--follow LOG] [options] [--section.key value ...]
@@ -94,11 +94,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
-    check_model_argument(remaining, _USAGE)
     chosen = vars(options)
     graph = chosen.pop("graph")
-    if graph is None or len(remaining) < 2 or remaining[1].startswith("--"):
-        raise ConfigError(f"FILE and --graph are missing. {_USAGE}", id="replay-arguments-missing")
+    needed, rule = [graph, *remaining[:2]], "it needs MODEL, FILE and --graph"
+    check_arguments(needed, 3, rule, _USAGE, id="replay-arguments-missing")
     num = replay(remaining[0], remaining[1], graph, remaining[2:], **chosen)
     say(f"{num:,} answers are equal")
 

@@ -11,7 +11,13 @@ from datetime import UTC, datetime, timedelta
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from raygnn.command_line import add_allow_module, command_parser, exit_process, exit_status_of
+from raygnn.command_line import (
+    add_allow_module,
+    check_arguments,
+    command_parser,
+    exit_process,
+    exit_status_of,
+)
 from raygnn.config import LoadedConfig, load_config
 from raygnn.config.run_section import Promotion
 from raygnn.console import say
@@ -172,8 +178,8 @@ def _metric(loaded: LoadedConfig, challenger: StoredRun) -> str:
     chosen = loaded.config.run.promotion.metric or next(iter(names), None)
     if chosen not in names:
         raise RunError(
-            f"run.promotion.metric={chosen!r} is invalid: the test of {challenger.name} has no "
-            f"such metric. Set one of: {', '.join(names) or 'none'}.",
+            f"run.promotion.metric={chosen!r} is invalid: unknown metric of the test "
+            f"of {challenger.name}. Set one of: {', '.join(names) or 'none'}.",
             id="retrain-metric",
         )
     return chosen
@@ -205,20 +211,18 @@ def _decide(
 
 def main(argv: Sequence[str] | None = None) -> int:
     options, remaining = build_parser().parse_known_args(argv)
-    outcome: list[Retrained] = []
-    status = exit_status_of(
-        lambda: outcome.append(_run(options, remaining)), interrupted="the same command continues"
+    return exit_status_of(
+        lambda: _run(options, remaining), interrupted="the same command continues"
     )
-    return status if status or outcome[0].is_promoted else KEPT
 
 
-def _run(options: argparse.Namespace, remaining: Sequence[str]) -> Retrained:
-    if len(remaining) < 2 or remaining[1].startswith("--"):
-        raise ConfigError(f"NAME and CONFIG are missing. {_USAGE}", id="retrain-arguments-missing")
+def _run(options: argparse.Namespace, remaining: Sequence[str]) -> int:
+    rule = "it needs NAME and CONFIG"
+    check_arguments(remaining, 2, rule, _USAGE, id="retrain-arguments-missing")
     name, config, *overrides = remaining
     found = retrain(name, config, overrides, allow_modules=options.allow_modules)
     say(found.reason, "retrained", version=found.version, is_promoted=found.is_promoted)
-    return found
+    return 0 if found.is_promoted else KEPT
 
 
 def build_parser() -> argparse.ArgumentParser:

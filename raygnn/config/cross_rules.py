@@ -152,14 +152,6 @@ def _space_exists(config: Sections) -> Iterable[Problem]:
     return () if config.tune is None else broken_space(config.tune, Sections)
 
 
-def _in_parts(config: Sections) -> bool:
-    return config.data.mode == "partitioned"
-
-
-def _presampled(config: Sections) -> bool:
-    return config.data.mode == "presampled"
-
-
 def _other_task(config: Sections) -> bool:
     return config.task.type not in (*_TASKS_OF_SAMPLER, SEVERAL_TASKS)
 
@@ -179,8 +171,27 @@ _TASKS_OF_SAMPLER = ("node_classification", "link_prediction", "edge_prediction"
 
 _WORDS = {"min": "less", "max": "more"}
 
-#: What excludes what between sections.
+
 # fmt: off
+def _rules_of_mode(
+    mode: str, area: str, uri: str, *, sampler: str, sweep: str
+) -> tuple[Rule, ...]:
+    """What a mode excludes in which neighborhoods are not sampled from a graph in memory."""
+    task = f"data.mode is {mode}, and trains one task: {', '.join(_TASKS_OF_SAMPLER)}"
+    return (
+        Rule(f"{area}-task", "tasks", lambda c: c.data.mode == mode,
+             task, "Set data.mode to in_memory"),
+        Rule(f"{area}-task", "task.type", lambda c: c.data.mode == mode and _other_task(c),
+             task, "Set data.mode to in_memory"),
+        Rule(f"{area}-sampler", "sampling.type",
+             lambda c: c.data.mode == mode and not c.sampling.draws_neighbors,
+             f"data.mode is {mode}, and {sampler}", "Remove it, or set data.mode to in_memory"),
+        Rule(f"{area}-sweep", "data.mode", lambda c: c.tune and c.data.mode == mode,
+             sweep, f"Set it to in_memory, and {uri}"),
+    )
+
+
+#: What excludes what between sections.
 RULES = (
     Rule("shard-sparse-gradients", "scaling.shard",
          lambda c: not _rows_sharded(c) and c.model.args.get("sparse_embeddings"),
@@ -208,35 +219,15 @@ RULES = (
          lambda c: _rows_sharded(c) and c.task.type == "self_supervised",
          "scaling.shard is embeddings, and self_supervised trains nodes with features",
          "Set scaling.shard to none"),
-    Rule("partition-task", "tasks", _in_parts,
-         f"data.mode is partitioned, and trains one task: {', '.join(_TASKS_OF_SAMPLER)}",
-         "Set data.mode to in_memory"),
-    Rule("partition-task", "task.type", lambda c: _in_parts(c) and _other_task(c),
-         f"data.mode is partitioned, and trains one task: {', '.join(_TASKS_OF_SAMPLER)}",
-         "Set data.mode to in_memory"),
-    Rule("partition-sampler", "sampling.type",
-         lambda c: _in_parts(c) and not c.sampling.draws_neighbors,
-         "data.mode is partitioned, and parts answer raygnn's own sampling only",
-         "Remove it, or set data.mode to in_memory"),
-    Rule("partition-ppr", "sampling.ppr", _in_parts,
+    *_rules_of_mode("partitioned", "partition", "data.uri to the tables of the graph",
+                    sampler="parts answer raygnn's own sampling only",
+                    sweep="trials of a sweep train in memory"),
+    *_rules_of_mode("presampled", "samples", "data.samples to null",
+                    sampler="only raygnn's own sampling can be stored",
+                    sweep="trials of a sweep must sample live, because they may vary the sampling"),
+    Rule("partition-ppr", "sampling.ppr", lambda c: c.data.mode == "partitioned",
          "data.mode is partitioned, and PageRank needs all edges in one process",
          "Remove it, or set data.mode to in_memory"),
-    Rule("partition-sweep", "data.mode", lambda c: c.tune and _in_parts(c),
-         "trials of a sweep train in memory",
-         "Set it to in_memory, and data.uri to the tables of the graph"),
-    Rule("samples-task", "tasks", _presampled,
-         f"data.mode is presampled, and trains one task: {', '.join(_TASKS_OF_SAMPLER)}",
-         "Set data.mode to in_memory"),
-    Rule("samples-task", "task.type", lambda c: _presampled(c) and _other_task(c),
-         f"data.mode is presampled, and trains one task: {', '.join(_TASKS_OF_SAMPLER)}",
-         "Set data.mode to in_memory"),
-    Rule("samples-sampler", "sampling.type",
-         lambda c: _presampled(c) and not c.sampling.draws_neighbors,
-         "data.mode is presampled, and only raygnn's own sampling can be stored",
-         "Remove it, or set data.mode to in_memory"),
-    Rule("samples-sweep", "data.mode", lambda c: c.tune and _presampled(c),
-         "trials of a sweep must sample live, because they may vary the sampling",
-         "Set it to in_memory, and data.samples to null"),
     Rule("tasks-and-task", "task.type", lambda c: c.tasks and c.task.type != SEVERAL_TASKS,
          "a run has one task, or several under tasks", "Remove it, or tasks"),
     Rule("tasks-loss-reduction", "training.loss_reduction", lambda c: c.tasks,
@@ -249,7 +240,7 @@ RULES = (
          lambda c: c.tune and c.scaling.max_workers == 0,
          "each trial of a sweep trains in workers of Ray Train", "Set 1 or more"),
     Rule("split-per-anchor", "data.splits.per",
-         lambda c: c.task.type != "link_prediction" or _in_parts(c),
+         lambda c: c.task.type != "link_prediction" or c.data.mode == "partitioned",
          "it splits the links of each anchor, in link prediction on a graph in one part",
          "Remove it"),
 )

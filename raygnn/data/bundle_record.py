@@ -12,7 +12,6 @@ from pydantic import AfterValidator, PlainValidator, ValidationInfo
 
 from raygnn.data.checksums import (
     Checksum,
-    Folder,
     Seal,
     file_checksums,
     file_sizes,
@@ -260,7 +259,7 @@ class BundleRecord:
     def save(self, folder: Path) -> None:
         sizes = file_sizes(folder)
         written = replace(self, file_sizes=sizes, checksums=file_checksums(folder, sizes))
-        _SEAL.write(folder, RECORD_NAME, written)
+        SEAL.write(folder, RECORD_NAME, written)
 
     @classmethod
     def load(cls, folder: Path) -> BundleRecord:
@@ -274,24 +273,16 @@ class BundleRecord:
                 f"written.",
                 id="bundle-missing",
             )
-        record = _SEAL.read(folder, RECORD_NAME, cls)
+        record = SEAL.read(folder, RECORD_NAME, cls)
         if damage := find_damage(folder, record.file_sizes, record.checksums):
-            raise damaged(folder, damage)
+            raise SEAL.damage(folder, damage)
         return record
 
 
-def damaged(folder: Folder, cause: object) -> DataError:
-    return DataError(
-        f"bundle {folder} is damaged: {cause}. Remove the folder; the next run builds it again.",
-        id="bundle-damaged",
-    )
-
-
-def _outdated(folder: Folder, other_format: str) -> DataError:
-    return DataError(
-        f"bundle {folder} has {other_format}. Build it again from its tables with this raygnn.",
-        id="bundle-format",
-    )
-
-
-_SEAL = Seal(FORMAT, FORMAT_VERSION, damaged, _outdated)
+SEAL = Seal(
+    FORMAT,
+    FORMAT_VERSION,
+    damaged="bundle-damaged",
+    outdated="bundle-format",
+    remedy="Remove the folder; the next run builds it again from its tables",
+)

@@ -10,7 +10,7 @@ import functools
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from raygnn.data.filesystem import (
     join,
     open_fs,
     read_bytes,
+    redact,
     retried,
     write_text,
 )
@@ -127,14 +128,20 @@ class Seal:
     """A kind of JSON records that complete a folder: written last, and checked when they are read.
 
     Attributes:
-        damaged: the error of a folder, from its cause.
-        outdated: the error of a folder with another format or version, from both in words.
+        damaged, outdated: ids of errors.
+        remedy: of both.
     """
 
     format: str
     version: int
-    damaged: Callable[[Folder, str], DataError]
-    outdated: Callable[[Folder, str], DataError]
+    damaged: str
+    outdated: str
+    remedy: str
+
+    def damage(self, folder: Folder, cause: object) -> DataError:
+        """The error of a folder that has changed since it was written."""
+        what = redact(os.fspath(folder))
+        return DataError(f"{what} is damaged: {cause}. {self.remedy}.", id=self.damaged)
 
     def write(self, folder: Folder, name: str, record: Any) -> None:
         """Writes a record, a dataclass, as `name` in a folder."""
@@ -154,9 +161,13 @@ class Seal:
                 return record
         except ValueError as error:
             cause = f"{name} is not a valid record: {cause_of(error)}"
-            raise self.damaged(folder, cause) from error
+            raise self.damage(folder, cause) from error
         words = "format {!r} version {!r}; this raygnn reads {!r} version {!r}"
-        raise self.outdated(folder, words.format(*found, self.format, self.version))
+        raise DataError(
+            f"{redact(os.fspath(folder))} cannot be read: it has "
+            f"{words.format(*found, self.format, self.version)}. {self.remedy}.",
+            id=self.outdated,
+        )
 
 
 @functools.cache

@@ -11,14 +11,13 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
 from raygnn.console import say
 from raygnn.data.checksums import (
     Checksum,
-    Folder,
     Seal,
     checksum,
     file_checksums,
@@ -37,7 +36,7 @@ from raygnn.data.filesystem import (
     write_bytes,
     write_if_unchanged,
 )
-from raygnn.errors import DataError, RunError
+from raygnn.errors import RunError
 from raygnn.loops.model_spec import MODEL_FILE, SPEC_FILE, TREES_FILE
 
 #: Folder of models that are named without a path. Default: `models`.
@@ -113,7 +112,7 @@ def find_alias(model: str) -> tuple[RegisteredModel, str] | None:
 
 def resolved(model: str) -> str:
     """The folder of a model, which may be given as `NAME@ALIAS`. Raises a RunError or DataError if
-    there is no such alias, or its version is damaged.
+    the alias is unknown, or its version is damaged.
     """
     found = find_alias(model)
     return model if found is None else found[0].version_uri(found[0].current(found[1]))
@@ -132,16 +131,17 @@ class RegisteredModel:
             model_uri, version: `uri` and `fingerprint` of its `SavedModel`.
         """
         folder = join(self.uri, version)
-        if not exists(join(folder, _RECORD)):
-            sources = {name: join(model_uri, name) for name in _OF_MODEL}
-            sources |= {name: join(run, name) for name in _OF_RUN}
-            contents = {n: read_bytes(uri) for n, uri in sources.items() if exists(uri)}
-            for name, content in contents.items():
-                write_bytes(join(folder, name), content)
-            sizes = {name: len(content) for name, content in contents.items()}
-            sums = {name: checksum(content) for name, content in contents.items()}
-            _VERSION_SEAL.write(folder, _RECORD, Version(absolute(run), _now(), sizes, sums))
-        self.version_uri(version)
+        if exists(join(folder, _RECORD)):
+            self.version_uri(version)
+            return
+        sources = {name: join(model_uri, name) for name in _OF_MODEL}
+        sources |= {name: join(run, name) for name in _OF_RUN}
+        contents = {n: read_bytes(uri) for n, uri in sources.items() if exists(uri)}
+        for name, content in contents.items():
+            write_bytes(join(folder, name), content)
+        sizes = {name: len(content) for name, content in contents.items()}
+        sums = {name: checksum(content) for name, content in contents.items()}
+        _VERSION_SEAL.write(folder, _RECORD, Version(absolute(run), _now(), sizes, sums))
 
     def version_uri(self, version: str) -> str:
         """The folder of a version, compared with its seal."""
@@ -151,14 +151,14 @@ class RegisteredModel:
         if damage is None and file_checksums(folder, record.checksums) != record.checksums:
             damage = "a file has changed since it was added"
         if damage is not None:
-            raise _damaged(folder, damage)
+            raise _VERSION_SEAL.damage(folder, damage)
         return folder
 
     def read_version(self, version: str) -> Version:
         folder = join(self.uri, version)
         if not _VERSION.fullmatch(version) or not exists(join(folder, _RECORD)):
             raise RunError(
-                f"VERSION={version!r} is invalid: {redact(self.uri)} has no such version. Set one "
+                f"VERSION={version!r} is invalid: unknown version of {redact(self.uri)}. Set one "
                 f"of: {', '.join(self.versions()) or 'none yet'}.",
                 id="registry-version",
             )
@@ -184,7 +184,7 @@ class RegisteredModel:
         versions = self._history(alias).in_effect
         if not versions:
             raise RunError(
-                f"{redact(self.uri)}@{alias} is invalid: there is no such alias. Set it with "
+                f"{redact(self.uri)}@{alias} is invalid: unknown alias. Set it with "
                 "`raygnn models add NAME RUN --alias ALIAS`.",
                 id="registry-alias",
             )
@@ -212,7 +212,7 @@ class RegisteredModel:
         def back(history: _History) -> Change:
             if len(history.in_effect) < 2:
                 raise RunError(
-                    f"{redact(self.uri)}@{alias} is invalid: no version was there before. Set the "
+                    f"{redact(self.uri)}@{alias} is invalid: no earlier version. Set the "
                     "alias to a version.",
                     id="registry-rollback",
                 )
@@ -235,7 +235,7 @@ class RegisteredModel:
             if all(_VERSION.fullmatch(change.version) for change in history.changes):
                 history.in_effect  # noqa: B018, its rollbacks fit
                 return history
-        raise _damaged(self.uri, f"{name} has no valid history")
+        raise _ALIAS_SEAL.damage(self.uri, f"{name} has no valid history")
 
     def _change(self, alias: str, change: Callable[[_History], Change | None]) -> None:
         """Appends to the history of an alias; of two writers, the later one sees the earlier."""
@@ -256,20 +256,11 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
-def _damaged(folder: Folder, cause: str) -> DataError:
-    return DataError(
-        f"{redact(os.fspath(folder))} is damaged: {cause}. Add the model of its run again, under "
-        "another name, or roll the alias back.",
-        id="registry-damaged",
-    )
-
-
-def _outdated(folder: Folder, words: str) -> DataError:
-    return DataError(
-        f"{redact(os.fspath(folder))} cannot be read: it has {words}. Add the model again.",
-        id="registry-outdated",
-    )
-
-
-_VERSION_SEAL = Seal("raygnn/model-version", 1, _damaged, _outdated)
-_ALIAS_SEAL = Seal("raygnn/model-alias", 1, _damaged, _outdated)
+_VERSION_SEAL = Seal(
+    "raygnn/model-version",
+    1,
+    damaged="registry-damaged",
+    outdated="registry-outdated",
+    remedy="Add the model of its run again, under another name, or roll the alias back",
+)
+_ALIAS_SEAL = replace(_VERSION_SEAL, format="raygnn/model-alias")

@@ -111,9 +111,8 @@ def load_sweep(
 ) -> SweepPlan:
     """Loads a config, with or without a `tune` section. Raises a ConfigError if it is invalid."""
     source = read_source(config)
-    loaded = load_config(source, overrides, allow_modules)
-    if loaded.config.tune is None:
-        loaded = load_config(source, [*overrides, "--tune", "{}"], allow_modules)
+    added = () if source.value.get("tune") else ("--tune", "{}")
+    loaded = load_config(source, [*added, *overrides], allow_modules)
     section = loaded.config.tune
     assert section is not None
     if not section.space:

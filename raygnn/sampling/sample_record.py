@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from raygnn.data.checksums import Checksum, Folder, Seal, find_damage
+from raygnn.data.checksums import Checksum, Seal, find_damage
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.filesystem import exists, join, redact
 from raygnn.errors import DataError
@@ -194,22 +194,13 @@ def _key_of(setting: str, split: str) -> str:
     return setting
 
 
-def _damaged(folder: Folder, cause: str) -> DataError:
-    return DataError(
-        f"data.samples={redact(str(folder))!r} is invalid: {cause}. Remove the folder, and run "
-        "raygnn presample again.",
-        id="samples-record-damaged",
-    )
-
-
-def _outdated(folder: Folder, other_format: str) -> DataError:
-    return DataError(
-        f"data.samples={redact(str(folder))!r} is invalid: it has {other_format}. {_AGAIN}",
-        id="samples-version",
-    )
-
-
-_SEAL = Seal("raygnn/samples", FORMAT_VERSION, _damaged, _outdated)
+_SEAL = Seal(
+    "raygnn/samples",
+    FORMAT_VERSION,
+    damaged="samples-record-damaged",
+    outdated="samples-version",
+    remedy="Remove the folder, and run raygnn presample again",
+)
 
 
 Key = TypeVar("Key", str, EdgeType)

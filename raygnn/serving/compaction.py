@@ -20,7 +20,6 @@ from raygnn.config import load_config
 from raygnn.console import warn
 from raygnn.data.checksums import (
     Checksum,
-    Folder,
     Seal,
     file_checksums,
     find_damage,
@@ -89,7 +88,7 @@ def newest_tables(graph: str, log: str | None) -> GrownTables:
         try:
             record = _SEAL.read(folder, _RECORD, _Compacted)
             if damage := find_damage(folder, record.file_sizes, record.checksums):
-                raise _damaged(folder, damage)
+                raise _SEAL.damage(folder, damage)
         except DataError as error:
             _warn_once(str(error))
             continue
@@ -225,18 +224,10 @@ def _table(
     return pa.table(arrays)
 
 
-def _damaged(folder: Folder, cause: str) -> DataError:
-    return DataError(
-        f"{redact(str(folder))} is damaged: {cause}. Remove the folder and compact again.",
-        id="events-compacted-damaged",
-    )
-
-
-def _outdated(folder: Folder, words: str) -> DataError:
-    return DataError(
-        f"{redact(str(folder))} cannot be read: it has {words}. Remove it and compact again.",
-        id="events-compacted-outdated",
-    )
-
-
-_SEAL = Seal("raygnn/compacted", 1, _damaged, _outdated)
+_SEAL = Seal(
+    "raygnn/compacted",
+    1,
+    damaged="events-compacted-damaged",
+    outdated="events-compacted-outdated",
+    remedy="Remove the folder and compact again",
+)

@@ -14,7 +14,7 @@ import numpy as np
 
 from raygnn.data.arrays import sync_folder
 from raygnn.data.bundle import Bundle, SparseColumn
-from raygnn.data.bundle_record import RECORD_NAME, damaged, node_folder
+from raygnn.data.bundle_record import RECORD_NAME, SEAL, node_folder
 from raygnn.data.cache import build_once, cache_folder
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.ingest.edges import build_edges, build_training_tables, measured_record
@@ -141,7 +141,7 @@ def check_arrays(bundle: Bundle) -> None:
             lengths = {len(rows.nodes), *(len(bundle.row_column(rows, c)) for c in rows.columns)}
             _demand(lengths == {rows.num_rows}, f"training table {name}")
     except (ValueError, OSError) as error:  # by NumPy of a damaged head, by `_demand` of the rest
-        raise damaged(bundle.path, error) from error
+        raise SEAL.damage(bundle.path, error) from error
 
 
 def check_edges(bundle: Bundle, edge_type: EdgeType, num_targets: int) -> None:

@@ -35,10 +35,10 @@ from raygnn.data.links.folder import message_codes
 from raygnn.data.links.message_graph import MessageGraph, Messages
 from raygnn.data.links.split import LinkSplit
 from raygnn.data.partition.record import (
+    PART_SEAL,
     Folder,
     PartitionRecord,
     check_parts,
-    damaged,
     part_name,
 )
 from raygnn.data.partition.transfer import part_on_disk, parts_on_disk
@@ -268,7 +268,7 @@ class Part(Bundle):
                 num_targets = self.record.nodes[edge_type[2]][number]
                 check_edges(self, edge_type, num_targets)
         except (ValueError, OSError) as error:
-            raise damaged(path, error) from error
+            raise PART_SEAL.damage(path, error) from error
 
     def column(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:
         """The part's rows, or all nodes if the outline has the column."""

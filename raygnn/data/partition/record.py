@@ -118,13 +118,13 @@ class PartRecord:
     @classmethod
     def load(cls, folder: Folder, part: int) -> PartRecord:
         """Reads part.json. Raises a DataError if it is missing, damaged, or of another version."""
-        return _read(_PART_SEAL, folder, PART_NAME, cls, f"part {part}")
+        return _read(PART_SEAL, folder, PART_NAME, cls, f"part {part}")
 
 
 def save_part(folder: Path, fingerprint: str, part: int) -> None:
     sizes = file_sizes(folder)
     record = PartRecord(fingerprint, part, sizes, file_checksums(folder, sizes))
-    _PART_SEAL.write(folder, PART_NAME, record)
+    PART_SEAL.write(folder, PART_NAME, record)
 
 
 def check_parts(folder: Folder) -> PartitionRecord:
@@ -150,26 +150,18 @@ def check_part(folder: Folder, fingerprint: str, part: int) -> PartRecord:
             id="partition-part-foreign",
         )
     if damage := find_damage(folder, record.file_sizes, record.checksums):
-        raise damaged(folder, damage)
+        raise PART_SEAL.damage(folder, damage)
     return record
 
 
-def damaged(folder: Folder, cause: object) -> DataError:
-    return DataError(
-        f"{_shown(folder)} is damaged: {cause}. Remove the folder of the partitioned graph and "
-        "partition again.",
-        id="partition-damaged",
-    )
-
-
-def _outdated(folder: Folder, other_format: str) -> DataError:
-    return DataError(
-        f"{_shown(folder)} has {other_format}. Partition the tables again.", id="partition-format"
-    )
-
-
-_GRAPH_SEAL = Seal("raygnn/partition", FORMAT_VERSION, damaged, _outdated)
-_PART_SEAL = Seal("raygnn/part", FORMAT_VERSION, damaged, _outdated)
+_GRAPH_SEAL = Seal(
+    "raygnn/partition",
+    FORMAT_VERSION,
+    damaged="partition-damaged",
+    outdated="partition-format",
+    remedy="Remove the folder of the partitioned graph and partition again",
+)
+PART_SEAL = replace(_GRAPH_SEAL, format="raygnn/part")
 
 
 def part_bytes(folder: Folder, part: int) -> int:

@@ -102,7 +102,7 @@ def test_damaged_bundles_are_built_again(graph: Path, tmp_path: Path) -> None:
         Bundle.open(first.path)
     said: list[str] = []
     again = ingest(graph, cache_dir=tmp_path / "cache", progress=said.append)
-    assert "building again, because bundle" in said[0]
+    assert "building again, because" in said[0]
     assert np.array_equal(again.column("n", "x"), np.arange(50))
 
 
@@ -125,7 +125,7 @@ def test_a_pointer_that_leads_out_of_its_array(tmp_path: Path, file: str, at: in
     path.write_bytes(damaged)
     said: list[str] = []
     ingest(graph, cache_dir=tmp_path / "cache", progress=said.append)
-    assert re.search("building again, because bundle .* is damaged", said[0])
+    assert re.search("building again, because .* is damaged", said[0])
     assert path.read_bytes() == whole
 
 
