@@ -41,6 +41,7 @@ def train_on_ray(
         callbacks: of Ray Train, called in its controller.
         label: prefix of the workers' lines, such as the name of a trial.
     Raises:
+        RunError: the run's folder was removed.
         TrainingError: training failed, or lost its nodes, and was not restarted.
         PreemptedError: the run was asked to stop, and can resume.
     """
@@ -61,6 +62,7 @@ def train_on_ray(
                     folder.uri,
                     num_workers=num_workers,
                     callbacks=callbacks,
+                    check=folder.check_is_held,
                 )
             except PreemptedError as error:
                 if error.cause != NODE_PREEMPTION:

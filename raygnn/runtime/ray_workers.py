@@ -78,6 +78,7 @@ def run_on_workers(
     *,
     num_workers: int | tuple[int, int],
     callbacks: Sequence[UserCallback] = (),
+    check: Callable[[], None] | None = None,
 ) -> Any:
     """Runs the work on every worker, and returns rank 0's result.
 
@@ -88,6 +89,7 @@ def run_on_workers(
         storage_uri: folder of Ray Train's own records.
         num_workers: a number, or its bounds.
         callbacks: of Ray Train, called in its controller.
+        check: called after a failure. It may raise an error that explains it.
     Raises:
         TrainingError: workers died too often. Other errors are those of a worker.
     """
@@ -131,6 +133,8 @@ def run_on_workers(
             else:
                 returned = fit_interruptibly(trainer, work.stop_requests).return_value
     except TrainingFailedError as error:
+        if check is not None:
+            check()
         show_held_lines()
         failures = getattr(error, "worker_failures", {})
         limit = f"is not restarted (scaling.max_failures={scaling.max_failures})"

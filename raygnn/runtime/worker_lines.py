@@ -37,6 +37,8 @@ _RECORDS = (
     (re.compile(r"Exception ignored (in|while) ?"), "SystemExit"),
     # Of Ray Train's controller after a worker died or a trial was stopped, which is printed anyway.
     (re.compile(r"Graceful shutdown of backend failed"), "ray.exceptions."),
+    # Of Ray Train's controller after the run's folder was removed.
+    (re.compile(r"Error in control loop iteration:"), "checkpoint_manager_snapshot.json"),
     # Of a rank that waited for one that died.
     (re.compile(r"Error in training function:"), "LostRankError"),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -48,6 +49,13 @@ class KillOnce(Callback):
             except FileNotFoundError:
                 return
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class RemoveFolder(Callback):
+    """Removes the folder of the run before Ray Train records a checkpoint."""
+
+    def on_checkpoint_written(self, engine: Engine, name: str) -> None:
+        shutil.rmtree(Path(engine.config.run.storage_path) / "run")
 
 
 class FailingLoss(Loss):
@@ -111,6 +119,15 @@ def test_a_mistake_in_user_code_is_told_once_with_its_rank(small_tables, tmp_pat
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert "a user's loss" in metrics["stop_reason"]
     assert "a user's loss" in html.unescape((tmp_path / "run" / "report.html").read_text())
+
+
+@pytest.mark.slow
+def test_a_removed_folder_is_one_error(small_tables, tmp_path, capfd):
+    remover = {"type": "tests.integration.test_train_ray.RemoveFolder"}
+    config = _config(tmp_path, small_tables, callbacks=[remover], scaling__num_workers=1)
+    with raises("run-removed", "run.name='run'"):
+        raygnn.train.fit(config, allow_modules=["tests"])
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_more_workers_than_places_are_refused_at_once(small_tables, tmp_path):

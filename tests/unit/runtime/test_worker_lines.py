@@ -86,6 +86,8 @@ _DIED = "The actor is dead because its worker process has died."
 _REQUEST = "Failed to send resource request for train-7. If this"
 _SHUTDOWN = "Graceful shutdown of backend failed. This is expected if one of the workers"
 _TRAINING = "Error in training function:"
+_CONTROL = "Error in control loop iteration: [Errno 2] Failed to open local file"
+_NO_FILE = "FileNotFoundError: [Errno 2] Failed to open 'run/checkpoint_manager_snapshot.json'"
 
 
 @pytest.mark.parametrize(
@@ -94,6 +96,7 @@ _TRAINING = "Error in training function:"
         ([_REQUEST, *_TRACE, "ray.exceptions.GetTimeoutError: Get timed out"], []),
         ([_SHUTDOWN, *_TRACE, "ray.exceptions.ActorDiedError: It died.", "\tpid: 7", _DIED], []),
         ([_TRAINING, *_TRACE, "raygnn.errors.LostRankError: Rank 1 lost another rank"], [""]),
+        ([_CONTROL, *_TRACE, _NO_FILE], []),
         ([], [_REQUEST, *_TRACE, "ValueError: no such autoscaler"]),
         ([], [_TRAINING, *_TRACE, "ValueError: a mistake"]),
     ],
