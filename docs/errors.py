@@ -48,6 +48,7 @@ _RULE_AND_REMEDY = {
     ".add": (1, 4),  # of FindingCollector
     ".error": (1, 3),  # of prepare/csv.py
     "check_arguments": (2, 3),
+    ".check_choice": (3, 4),
 }
 
 ERRORS = {
@@ -188,7 +189,8 @@ class _Texts:
         if places is None:
             cause, _, remedy = self._argument(0).partition(". ")
             return f"{cause.rstrip('.')}.", remedy
-        default = REPAIR if callee == ".add" else "Correct it"
+        defaults = {".add": REPAIR, ".check_choice": "Set one of the choices"}
+        default = defaults.get(callee, "Correct it")
         rule, remedy = (self._argument(place) or default for place in places)
         return f"{rule}.", f"{remedy.rstrip('.')}."
 

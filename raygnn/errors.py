@@ -122,6 +122,14 @@ class RaygnnError(Exception):
     def invalid(cls, key: str, value: object, rule: str, remedy: str, *, id: str) -> Self:
         return cls(Problem((key,), rule, remedy, id, shown(value)).text(), id=id)
 
+    @classmethod
+    def check_choice(
+        cls, key: str, value: object, choices: Iterable[str], rule: str, *, id: str
+    ) -> None:
+        """Raises this error, with the choices as its remedy, unless the value is one of them."""
+        if value not in (known := list(choices)):
+            raise cls.invalid(key, value, rule, choose_from(value, known), id=id)
+
     @property
     def ids(self) -> tuple[str, ...]:
         return ids_of(str(self))

@@ -138,7 +138,7 @@ class AppliedModel:
             anchor, target = spec.output.ends
             links = find_dated_links(bundle, env.loaded.config, (anchor, target))
         return Stores(
-            graph_store(env.loaded, bundle, env.parts),
+            graph_store(bundle, env.parts),
             feature_store(env.loaded, bundle, spec, env.parts, env.device),
             find_past_labels(spec, bundle),
             links,
@@ -169,7 +169,7 @@ class AppliedModel:
         return self._bases[key]
 
     def _find_basis(self, factors: LinearRecommender) -> LinkBasis:
-        (edge_type,), loaded, bundle = self.spec.output.links, self.env.loaded, self.bundle
+        (edge_type,), bundle = self.spec.output.links, self.bundle
         if self.known is not None:
             assert isinstance(bundle, ExtendedBundle)
             none = np.empty(0, np.int64)
@@ -177,7 +177,7 @@ class AppliedModel:
             num_nodes = bundle.num_nodes(edge_type[0]), bundle.num_nodes(edge_type[2])
             return self.known.basis(factors).extended(num_nodes, added.sources, added.targets)
         if not factors.by_time:
-            graph = graph_store(loaded, bundle)
+            graph = graph_store(bundle)
             return LinkBasis.of(LinkHistory.of_edges(graph, bundle, edge_type), factors.settings)
         assert self.stores.links is not None
         assert self.times is not None

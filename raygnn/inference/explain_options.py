@@ -22,7 +22,7 @@ class ExplainOptions:
         num_edges, num_columns: size of the explanation in `fidelity` and picture: that many of the
             most important edges and columns.
     Raises:
-        ConfigError: there is no such method, its package is missing, or a number is below 1.
+        ConfigError: the method is unknown, its package is missing, or a number is below 1.
     """
 
     method: str = GNN_EXPLAINER
@@ -30,12 +30,9 @@ class ExplainOptions:
     num_columns: int = 3
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ConfigError(
-                f"method={self.method!r} is invalid: unknown method. Set one of: "
-                f"{', '.join(METHODS)}.",
-                id="explain-method-unknown",
-            )
+        ConfigError.check_choice(
+            "method", self.method, METHODS, "unknown method", id="explain-method-unknown"
+        )
         for name in ("num_edges", "num_columns"):
             if getattr(self, name) < 1:
                 raise ConfigError(

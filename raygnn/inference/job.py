@@ -72,11 +72,7 @@ class TableRequest:
                 )
             output.check_predicts(chosen, ())
             return cls(chosen, ())
-        if chosen not in WHAT:
-            raise ConfigError(
-                f"what={chosen!r} is invalid: unknown output. Set one of: {', '.join(WHAT)}.",
-                id="infer-what-unknown",
-            )
+        ConfigError.check_choice("what", chosen, WHAT, "unknown output", id="infer-what-unknown")
         wanted = node_types or tuple(dict.fromkeys(output.ends))
         for name in wanted:
             check_node_type(spec, name, "node_type")
@@ -336,11 +332,7 @@ def check_k(k: int, bundle: Bundle, anchor_type: str, target_type: str) -> None:
 
 
 def check_score_name(score: object) -> None:
-    if score not in SCORES:
-        raise ConfigError(
-            f"--score={score!r} is invalid: unknown score. Set one of: {', '.join(SCORES)}.",
-            id="infer-score-unknown",
-        )
+    ConfigError.check_choice("--score", score, SCORES, "unknown score", id="infer-score-unknown")
 
 
 def find_score(spec: ModelSpec, score: str | None, relation: int | None) -> Score:
@@ -400,12 +392,8 @@ def known_types(
 
 def check_node_type(spec: ModelSpec, name: str, option: str) -> None:
     """Raises a ConfigError unless a model embeds a node type."""
-    if name not in spec.node_types:
-        raise ConfigError(
-            f"{option}={name!r} is invalid: the model has no such node type. Set one of: "
-            f"{', '.join(spec.node_types)}.",
-            id="infer-node-type-unknown",
-        )
+    known, rule = spec.node_types, "the model does not know this node type"
+    ConfigError.check_choice(option, name, known, rule, id="infer-node-type-unknown")
 
 
 def _listed(links: Sequence[EdgeType]) -> str:

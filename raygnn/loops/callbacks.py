@@ -109,9 +109,7 @@ class FunctionCallback(Callback):
 
     def __init__(self, functions: Mapping[str, Callable[..., None]]) -> None:
         for hook, function in functions.items():
-            if hook not in HOOKS:
-                raise ConfigError(
-                    f"callbacks={hook!r} is invalid: unknown hook. Set one of: {', '.join(HOOKS)}.",
-                    id="callback-hook-unknown",
-                )
+            ConfigError.check_choice(
+                "callbacks", hook, HOOKS, "unknown hook", id="callback-hook-unknown"
+            )
             setattr(self, hook, function)

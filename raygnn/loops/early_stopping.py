@@ -35,13 +35,8 @@ class BestTracker:
 
     def value_of(self, metrics: dict[str, float]) -> float:
         """The monitored value. Raises a TrainingError if the metric is missing or NaN."""
-        if self.monitor not in metrics:
-            known = ", ".join(sorted(metrics))
-            raise TrainingError(
-                f"{self.key}={self.monitor!r} is invalid: this run logs no such metric. Set one "
-                f"of: {known}.",
-                id="metric-not-logged",
-            )
+        known, rule = sorted(metrics), "this run does not log it"
+        TrainingError.check_choice(self.key, self.monitor, known, rule, id="metric-not-logged")
         value = metrics[self.monitor]
         if math.isnan(value):
             raise TrainingError(

@@ -170,12 +170,8 @@ class Output(ABC):
     def check_predicts(self, what: str, node_types: Sequence[str]) -> None:
         """Raises a ConfigError unless these node types may have the table `what`."""
         tables = ("embeddings", *self.predictions)
-        if what not in tables:
-            raise ConfigError(
-                f"what={what!r} is invalid: the model has no such output. Set one of: "
-                f"{', '.join(tables)}.",
-                id="infer-what-unknown",
-            )
+        rule = "the model does not have this output"
+        ConfigError.check_choice("what", what, tables, rule, id="infer-what-unknown")
         others = [name for name in node_types if name not in self.ends]
         if others:
             raise ConfigError(

@@ -343,12 +343,8 @@ class Optimization:
         if not isinstance(self.scheduler, ReduceLROnPlateau):
             return
         name = self.schedule.monitor or monitor
-        if name not in metrics:
-            raise TrainingError(
-                f"lr_scheduler.monitor={name!r} is invalid: this run logs no such metric. Set "
-                f"one of: {', '.join(sorted(metrics))}.",
-                id="metric-not-logged",
-            )
+        key, known, rule = "lr_scheduler.monitor", sorted(metrics), "this run does not log it"
+        TrainingError.check_choice(key, name, known, rule, id="metric-not-logged")
         self.scheduler.step(metrics[name])
 
     def sync_buffers(self) -> None:

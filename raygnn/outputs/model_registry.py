@@ -223,9 +223,6 @@ class RegisteredModel:
         self._change(alias, back)
         return self.current(alias)
 
-    def _alias_uri(self, alias: str) -> str:
-        return join(self.uri, f"{alias}{_ALIAS_SUFFIX}")
-
     def _history(self, alias: str) -> _History:
         name = f"{alias}{_ALIAS_SUFFIX}"
         if not _ALIAS.fullmatch(alias) or not exists(join(self.uri, name)):
@@ -239,7 +236,7 @@ class RegisteredModel:
 
     def _change(self, alias: str, change: Callable[[_History], Change | None]) -> None:
         """Appends to the history of an alias; of two writers, the later one sees the earlier."""
-        uri = self._alias_uri(alias)
+        uri = join(self.uri, f"{alias}{_ALIAS_SUFFIX}")
         with locked(join(self.uri, ".lock"), say):
             while True:
                 seen, history = generation(uri), self._history(alias)

@@ -17,7 +17,7 @@ from ray.tune.experiment import Trial
 from raygnn.config.source import to_plain
 from raygnn.console import count, say
 from raygnn.data.filesystem import join
-from raygnn.errors import ConfigError, RaygnnError, choose_from
+from raygnn.errors import ConfigError, RaygnnError
 from raygnn.outputs.html_page import duration
 from raygnn.outputs.run_folder import RunFolder, RunStatus
 from raygnn.runtime.ray_internals import attribute
@@ -118,11 +118,10 @@ def trial_rows(grid: ResultGrid, sweep_uri: str, metric: str, mode: str) -> list
     folders = [_folder(trial, sweep_uri) for trial in trials]
     histories = [folder.read_history() for folder in folders]
     known = {name for history in histories for row in history for name in row if "/" in name}
-    if known and metric not in known:
-        raise ConfigError(
-            f"tune.metric={metric!r} is invalid: trials log no such metric. "
-            f"{choose_from(metric, sorted(known))}.",
-            id="sweep-metric-unknown",
+    if known:
+        rule = "trials do not log it"
+        ConfigError.check_choice(
+            "tune.metric", metric, sorted(known), rule, id="sweep-metric-unknown"
         )
     return [
         _row(trial, folder, history, metric, mode)

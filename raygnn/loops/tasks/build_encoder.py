@@ -131,7 +131,6 @@ def _check_dictionaries(
 
 
 def graph_store(
-    loaded: LoadedConfig,
     bundle: Bundle,
     parts: PartitionedGraph | None = None,
     messages: Messages | None = None,
@@ -194,7 +193,7 @@ def build_encoder(
     widths = spec.widths | {name: inputs.out_channels for name, inputs in categories.items()}
     interactions = _interactions(config, spec, widths)
     widths |= {name: inputs.out_channels for name, inputs in interactions.items()}
-    times = _relative_time(config, spec, widths)
+    times = _relative_time(spec, widths)
     if times is not None:
         widths |= {t: widths.get(t, 0) + times.channels(t) for t in times.node_types}
     injected: dict[str, Any] = {}
@@ -348,7 +347,7 @@ def _timed_types(times: TimeInput, target: TaskTarget) -> Collection[str]:
 
 
 def _relative_time(
-    config: Config, spec: ModelSpec, widths: Mapping[str, int] = MappingProxyType({})
+    spec: ModelSpec, widths: Mapping[str, int] = MappingProxyType({})
 ) -> RelativeTime | None:
     times = spec.relative_time
     if times is None:
@@ -388,7 +387,7 @@ def find_shared_leaves(config: Config, spec: ModelSpec) -> frozenset[str]:
     assert isinstance(model_class, type)
     if not issubclass(model_class, HeteroEncoder) or model_class.reads_src_degree:
         return frozenset()
-    times = _relative_time(config, spec)
+    times = _relative_time(spec)
     if times is None:
         return frozenset(spec.node_types)
     past = () if times.past is None else times.past[:1]

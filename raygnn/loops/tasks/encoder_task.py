@@ -122,7 +122,7 @@ class EncoderTask(Task[BatchT]):
         return self._message_graphs[split]
 
     def _store(self, messages: Messages | None) -> GraphStore:
-        return graph_store(self.env.loaded, self.env.bundle, self.env.parts, messages)
+        return graph_store(self.env.bundle, self.env.parts, messages)
 
     def silent_nodes(
         self, node_type: str, chosen: np.ndarray | None = None, what: str = "the nodes"

@@ -104,10 +104,10 @@ class LinkBaselines:
                 scores = self._best_in_time(name, fits, split)
                 yield name, _RowGuessTask(self._target, loader, scores, self._num_nodes[1], metrics)
             return
-        for name, fit in self._guesses(split):
+        for name, fit in self._guesses():
             yield name, _GuessTask(self._target, loader, *fit(split), metrics)
 
-    def _guesses(self, split: str) -> Iterator[tuple[str, Fit]]:
+    def _guesses(self) -> Iterator[tuple[str, Fit]]:
         yield "popularity", self._popularity
         target, (_, num_targets) = self._target, self._num_nodes
         train = target.splits["train"]

@@ -265,21 +265,15 @@ class NodeTarget(LabelTarget):
         num_rows, width = len(self.splits.train), max(widths.get(node_type, 0), 1)
         fewest = min(num_rows, _FEWEST_ROWS)
         if self.max_fitted_rows(width) < fewest:
-            cells = fewest * width * self.num_fitted
+            cells = fewest * width * self.output.num_scores  # trees of each round
             return (
                 f"{fewest:,} of {count(num_rows, 'training node')} with {count(width, 'feature')} "
                 f"and {self.output.words} are {cells:,} cells, and it may read {_MAX_CELLS:,}"
             )
         return None
 
-    @property
-    def num_fitted(self) -> int:
-        """Trees of each round of LightGBM."""
-        is_binary = self.output.problem == "multi_class" and self.output.num_outputs == 2
-        return 1 if is_binary else self.output.num_outputs
-
     def max_fitted_rows(self, num_columns: int) -> int:
-        return _MAX_CELLS // (max(num_columns, 1) * self.num_fitted)
+        return _MAX_CELLS // (max(num_columns, 1) * self.output.num_scores)
 
     def gaps(self, config: Config) -> np.ndarray:
         """[num_rows], times between the end of the graph and the rows of splits that end it."""
@@ -447,12 +441,13 @@ def _check_sampling(seeds: SeedRows, config: Config) -> None:
 
 def _find_type(bundle: Bundle, target: str | None) -> str:
     if target is not None:
-        if target not in bundle.node_types:
-            raise ConfigError(
-                f"task.args.target={target!r} is invalid: the graph has no such node type. Set "
-                f"one of: {', '.join(bundle.node_types)}.",
-                id="graph-node-type-unknown",
-            )
+        ConfigError.check_choice(
+            "task.args.target",
+            target,
+            bundle.node_types,
+            "unknown node type",
+            id="graph-node-type-unknown",
+        )
         return target
     labelled = [t for t in bundle.node_types if names_of(bundle.columns(t), "label")]
     if len(labelled) == 1:

@@ -63,18 +63,14 @@ def choose_task(spec: ModelSpec, task: str | None) -> str | None:
             f"task={task!r} is invalid: the model has one task, without a name. Leave it out.",
             id="infer-task-single",
         )
-    if task in output.tasks:
-        return task
-    names = ", ".join(output.tasks)
     if task is None:
         raise ConfigError(
-            f"task is missing: the model has several tasks. Set it to one of: {names}.",
+            "task is missing: the model has several tasks. Set it to one of: "
+            f"{', '.join(output.tasks)}.",
             id="infer-task",
         )
-    raise ConfigError(
-        f"task={task!r} is invalid: the model has no such task. Set one of: {names}.",
-        id="infer-task",
-    )
+    ConfigError.check_choice("task", task, output.tasks, "unknown task", id="infer-task")
+    return task
 
 
 class SeveralArguments(TaskArguments):
