@@ -6,22 +6,25 @@ import os
 import shutil
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raygnn.config import LoadedConfig
 from raygnn.console import Pace, count, say
+from raygnn.data.bundle import Bundle
 from raygnn.data.checksums import Checksum, file_checksums
 from raygnn.data.filesystem import absolute, exists, files_below, is_remote, join, redact
 from raygnn.data.partition.record import RECORD_NAME as PARTITION_NAME
 from raygnn.data.tables.files import open_parquet
-from raygnn.errors import DataError, ResourceError
+from raygnn.errors import DataError, RaygnnError, ResourceError, RunError
+from raygnn.loops.model_spec import ModelSpec
 from raygnn.runtime.connection import connect
 from raygnn.runtime.data_checks import find_spec, with_task_defaults
 from raygnn.runtime.data_source import check_source, tables_uri
 from raygnn.runtime.launch import open_graph
+from raygnn.runtime.ray_tasks import run_tasks
 from raygnn.runtime.stored_samples import (
     Loaders,
     check_requests,
@@ -30,6 +33,7 @@ from raygnn.runtime.stored_samples import (
 )
 from raygnn.sampling.prefetch import map_ahead
 from raygnn.sampling.sample_record import (
+    PLAN_NAME,
     RECORD_NAME,
     SampleFile,
     SamplePlan,
@@ -45,6 +49,9 @@ from raygnn.sampling.stored_samples import (
     rows_per_file,
     write_file,
 )
+
+if TYPE_CHECKING:
+    from raygnn.runtime.node_bundle import BundlePlace
 
 #: Default epochs of training: more variety does not change the result, and
 #: what small epochs, as of one batch of all anchors, need.
@@ -93,10 +100,10 @@ def presample(
     save_plan(uri, plan)
     if missing:
         if on_ray:
-            from raygnn.runtime.presample_on_ray import PresampleJob, write_on_ray
+            from raygnn.runtime.node_bundle import BundlePlace
 
-            job = PresampleJob.here(loaded, bundle, spec, uri, plan)
-            written = write_on_ray(job, missing)
+            place = BundlePlace.here(str(bundle.path), config.data.cache_dir)
+            written = _write_on_ray(_Job(loaded, place, spec, uri, plan), missing)
         else:
             written = _write_in_threads(uri, plan, loaders, missing)
         num_rows, num_done = {file.name: file.num_rows for file in missing}, 0
@@ -197,3 +204,53 @@ def _write_in_threads(
     num_threads = len(os.sched_getaffinity(0))
     write = partial(write_file, uri, plan, loaders)
     return map_ahead(lambda file: (file.name, *write(file)), files, num_threads, num_threads)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """Settings of a sampling task, for the set in folder `uri`. Crosses process boundaries."""
+
+    loaded: LoadedConfig
+    bundle: BundlePlace
+    spec: ModelSpec | None
+    uri: str
+    plan: SamplePlan
+
+    def __call__(self, file: SampleFile) -> tuple[int, Checksum]:
+        return write_file(self.uri, self.plan, _loaders(self), file)
+
+
+#: State of this process, by the set's folder. Ray runs one task of a process at a time.
+_opened: dict[str, Loaders] = {}
+
+
+def _loaders(job: _Job) -> Loaders:
+    if job.uri not in _opened:
+        if not exists(join(job.uri, PLAN_NAME)):
+            raise DataError(
+                f"--out={redact(job.uri)!r} is invalid: a node of the cluster does not see this "
+                "folder. Set a bucket, or a folder of a file system that all nodes share.",
+                id="presample-not-shared",
+            )
+        from raygnn.runtime.node_bundle import bundle_on_this_node
+
+        bundle = Bundle.open(bundle_on_this_node(job.bundle))
+        _opened[job.uri] = sampled_loaders(job.loaded, bundle, job.spec)
+    return _opened[job.uri]
+
+
+def _write_on_ray(job: _Job, files: Sequence[SampleFile]) -> Written:
+    """Writes files on all nodes: a process for each CPU that Ray lends, which maps the graph.
+
+    Yields name, size and checksums of each file, in no order. Raises a DataError if a node does not
+    see the folder of the set, a RunError if a task failed otherwise.
+    """
+    for number, outcome in run_tasks(job, dict(enumerate(files))):
+        name = files[number].name
+        if isinstance(outcome.error, RaygnnError):
+            raise outcome.error
+        if outcome.error is not None:
+            raise RunError(
+                f"presample failed while writing {name}: {outcome.error}", id="presample-failed"
+            )
+        yield name, *outcome.result

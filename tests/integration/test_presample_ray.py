@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,7 +12,8 @@ from raygnn.config import load_config
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.prepare.synthetic import synthetic_tables
 from raygnn.presample import presample
-from raygnn.runtime import presample_on_ray, ray_tasks
+from raygnn.runtime import presample as presampling
+from raygnn.runtime import ray_tasks
 from raygnn.runtime.data_source import open_bundle
 from raygnn.sampling.sample_record import SampleFile
 from tests.errors import raises
@@ -58,20 +58,20 @@ def test_a_folder_that_a_node_does_not_see_is_refused(
     monkeypatch.setattr("raygnn.runtime.presample.save_plan", lambda uri, plan: None)
     with raises("presample-not-shared", tmp_path / "samples"):
         presample(config, tmp_path / "samples", num_epochs=1)
-    assert not presample_on_ray._opened
+    assert not presampling._opened
 
 
 def test_what_a_task_raises_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*given: object) -> int:
         raise ZeroDivisionError("of a task")
 
-    monkeypatch.setattr(presample_on_ray, "write_file", broken)
-    monkeypatch.setattr(presample_on_ray, "_loaders", lambda job: {})
+    monkeypatch.setattr(presampling, "write_file", broken)
+    monkeypatch.setattr(presampling, "_loaders", lambda job: {})
 
     def run_here(fn: Any, items: dict[int, Any]) -> list[tuple[int, ray_tasks.Outcome]]:
         return [(number, ray_tasks._outcome(fn, item)) for number, item in items.items()]
 
-    monkeypatch.setattr(presample_on_ray, "run_tasks", run_here)
-    job = SimpleNamespace(uri=str(tmp_path), plan=None)
+    monkeypatch.setattr(presampling, "run_tasks", run_here)
+    job = presampling._Job(*cast(Any, (None, None, None, str(tmp_path), None)))
     with raises("presample-failed", "train/epoch-00000", "ZeroDivisionError"):
-        list(presample_on_ray.write_on_ray(cast(Any, job), [SampleFile("train", 0, 0, 1)]))
+        list(presampling._write_on_ray(job, [SampleFile("train", 0, 0, 1)]))
