@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from raygnn.config import LoadedConfig, build, resolve
+from raygnn.config import build, resolve
 from raygnn.console import say, warn
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import absolute, is_storage_error, join
@@ -83,18 +83,12 @@ def _run(job: TrainJob, context: WorkerContext, callbacks: Sequence[Callback]) -
         saver = None if config.checkpoint.policy == "none" else checkpointer
         throughput, logged, advice = Throughput(), LogRows(), Advice()
         traffic = [] if job.parts is None else [PartTraffic(job.parts.traffic)]
-        watching = [
-            throughput,
-            *traffic,
-            logged,
-            *callbacks,
-            *_callbacks(job),
-            checkpointer,
-            advice,
-        ]
         estimate = None if job.tried is None else Estimate(job.tried)
-        watching += [] if estimate is None else [estimate]
-        engine = Engine(task, loaded, context, watching, saver, _initialization(loaded))
+        watching = [throughput, *traffic, logged, *callbacks, *_callbacks(job)]
+        watching += [checkpointer, advice, *([] if estimate is None else [estimate])]
+        start, folder = config.checkpoint.init_from, loaded.folder
+        initialize = None if start is None else partial(warm_start, settings=start, folder=folder)
+        engine = Engine(task, loaded, context, watching, saver, initialize)
         try:
             resume = loaded.config.checkpoint.resume
             checkpointer.restore(
@@ -152,13 +146,6 @@ def _set_up_task(job: TrainJob, context: WorkerContext) -> Task:
     worker_context = (bundle, context.rank, context.world_size, context.device)
     task.setup(TaskEnvironment(loaded, *worker_context, job.spec, job.parts, job.samples))
     return task
-
-
-def _initialization(loaded: LoadedConfig) -> Callable[[nn.Module], object] | None:
-    settings = loaded.config.checkpoint.init_from
-    return (
-        None if settings is None else partial(warm_start, settings=settings, folder=loaded.folder)
-    )
 
 
 def _record_start(

@@ -64,20 +64,14 @@ class EarlierLabels:
         first = np.searchsorted(self.codes, entities)
         known = np.searchsorted(self.instants, until, side)
         last = np.searchsorted(self.codes, entities + known)
-        means, count = _means(self.scores, first, last, default)
+        sums = np.zeros((len(self.scores) + 1, self.scores.shape[1]))
+        np.cumsum(self.scores, axis=0, dtype=np.float64, out=sums[1:])
+        count = (last - first)[:, None]
+        means = np.where(count > 0, (sums[last] - sums[first]) / np.maximum(count, 1), default)
         if not len(self.scores):
             return {"entity_mean": means, "last_label": means}
         latest = np.where(count > 0, self.scores[np.maximum(last - 1, 0)], default)
         return {"entity_mean": means, "last_label": latest}
-
-
-def _means(
-    values: np.ndarray, first: np.ndarray, last: np.ndarray, default: np.ndarray | float
-) -> tuple[np.ndarray, np.ndarray]:
-    sums = np.zeros((len(values) + 1, values.shape[1]))
-    np.cumsum(values, axis=0, dtype=np.float64, out=sums[1:])
-    count = (last - first)[:, None]
-    return np.where(count > 0, (sums[last] - sums[first]) / np.maximum(count, 1), default), count
 
 
 def dense_features(bundle: Bundle, type_: str | EdgeType, feature: str) -> np.ndarray:

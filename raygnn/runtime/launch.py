@@ -31,8 +31,7 @@ from raygnn.runtime.data_source import check_source, open_training_tables, run_t
 from raygnn.runtime.sources import snapshot_records
 
 if TYPE_CHECKING:
-    from raygnn.loops.model_spec import ModelSpec
-    from raygnn.sampling.stored_samples import StoredSamples
+    pass
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,11 @@ def _training_job(
     spec, records = find_spec(loaded, bundle), snapshot_records(tables)
     if spec is not None:
         spec = replace(spec, snapshots=records)
-    samples = _open_samples(loaded, bundle, spec)
+    samples = None
+    if loaded.config.data.mode == "presampled":
+        from raygnn.runtime.stored_samples import open_samples
+
+        samples = open_samples(loaded, bundle, spec)
     needs = needs_of(loaded.config, bundle, spec)
     with graph_parts(bundle, loaded.config, on_ray=on_ray) as parts:
 
@@ -158,16 +161,6 @@ def open_graph(loaded: LoadedConfig, tables: str | None, on_cluster: bool = Fals
     uri = tables or tables_uri(loaded, None, refresh=loaded.config.data.refresh)
     check_schema(loaded, uri)
     return open_training_tables(loaded, uri, on_cluster)
-
-
-def _open_samples(
-    loaded: LoadedConfig, bundle: Bundle, spec: ModelSpec | None
-) -> StoredSamples | None:
-    if loaded.config.data.mode != "presampled":
-        return None
-    from raygnn.runtime.stored_samples import open_samples
-
-    return open_samples(loaded, bundle, spec)
 
 
 def warn_of_vanishing(folder: RunFolder) -> None:

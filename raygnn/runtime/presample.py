@@ -105,7 +105,9 @@ def presample(
             place = BundlePlace.here(str(bundle.path), config.data.cache_dir)
             written = _write_on_ray(_Job(loaded, place, spec, uri, plan), missing)
         else:
-            written = _write_in_threads(uri, plan, loaders, missing)
+            num_threads = len(os.sched_getaffinity(0))
+            write = partial(write_file, uri, plan, loaders)
+            written = map_ahead(lambda f: (f.name, *write(f)), missing, num_threads, num_threads)
         num_rows, num_done = {file.name: file.num_rows for file in missing}, 0
         pace = Pace("presample", sum(num_rows.values()), "batches")
         with closing(written):
@@ -196,14 +198,6 @@ def _check_room(uri: str, num_bytes: int, num_whole: int) -> None:
             f"and {free / 1e6:,.1f} MB are free there. Set another folder, or fewer --epochs.",
             id="presample-disk",
         )
-
-
-def _write_in_threads(
-    uri: str, plan: SamplePlan, loaders: Loaders, files: Sequence[SampleFile]
-) -> Written:
-    num_threads = len(os.sched_getaffinity(0))
-    write = partial(write_file, uri, plan, loaders)
-    return map_ahead(lambda file: (file.name, *write(file)), files, num_threads, num_threads)
 
 
 @dataclass(frozen=True)

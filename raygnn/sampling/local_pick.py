@@ -80,7 +80,10 @@ class LocalPicker:
             weighting = self._weighting(weight, has_alias=has_alias)
             stepped_over = tuple(skips or NO_SKIPS)
             if request.by_neighbor:
-                self._pick_by_neighbor(rows, draws, weighting, stepped_over, positions, scratch)
+                size = copies_table(rows.degrees, self._is_sorted)
+                copies = (self._is_sorted, scratch.zeros("copies", size, np.int64))
+                weights, given = (weighting.weights, weighting.e_id), (tuple(rows), tuple(draws))
+                pick_by_neighbor(*given, indices, weights, stepped_over, copies, positions)
             else:
                 _pick_weighted(rows, draws, weighting, stepped_over, positions, scratch)
             positions = positions[: offsets[-1]]  # skipped edges, and those of weight 0, are fewer
@@ -177,20 +180,6 @@ class LocalPicker:
         edges = np.empty(num_skips, np.int64)
         find_outside(*arguments, edges)
         return Skips(rows[:num_rows], ptr[: num_rows + 1], edges)
-
-    def _pick_by_neighbor(
-        self,
-        rows: kernels.NodeEdges,
-        draws: kernels.Draws,
-        weighting: Weighting,
-        skips: tuple[np.ndarray, ...],
-        positions: np.ndarray,
-        scratch: Scratch,
-    ) -> None:
-        size = copies_table(rows.degrees, self._is_sorted)
-        copies = (self._is_sorted, scratch.zeros("copies", size, np.int64))
-        indices, weights = self.adjacency.indices, (weighting.weights, weighting.e_id)
-        pick_by_neighbor(tuple(rows), tuple(draws), indices, weights, skips, copies, positions)
 
 
 def _first_time(dtype: np.dtype) -> Time:

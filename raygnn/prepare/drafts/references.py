@@ -313,8 +313,8 @@ def _find_reference(
     matches = [(other, _match(table, column, other)) for other in tables if other.key is not None]
     matches.sort(key=lambda pair: (-pair[1].level, -pair[1].rate, _num_keys(pair[0])))
     fitting = [(other, match) for other, match in matches if match.is_accepted]
-    if fitting and fitting[0][1].why == _NAME_OF_AN_END:
-        fitting = _of_people_first(fitting)
+    if fitting and fitting[0][1].why == _NAME_OF_AN_END:  # tables of people first
+        fitting.sort(key=lambda pair: (-pair[1].level, -pair[1].rate, not is_side(pair[0])))
         rivals = [other for other, match in fitting if match[:2] == fitting[0][1][:2]]
         if len(rivals) > 1 and is_side(rivals[0]) == is_side(rivals[1]):
             why = f"{' and '.join(other.name for other in rivals)} have all its ids"
@@ -333,10 +333,6 @@ def _find_reference(
         return
     for other, match in [pair for pair in matches if pair[1].why][:1]:
         table.rejected.append(Reference(column.name, other.name, match.rate, why=match.why))
-
-
-def _of_people_first(fitting: list[tuple[Table, Match]]) -> list[tuple[Table, Match]]:
-    return sorted(fitting, key=lambda pair: (-pair[1].level, -pair[1].rate, not is_side(pair[0])))
 
 
 def is_side(table: Table) -> bool:
