@@ -65,10 +65,7 @@ def parser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument(
-        "--scale",
-        choices=scales,
-        default="smoke",
-        help="smoke: under a minute; or larger",
+        "--scale", choices=scales, default="smoke", help="smoke: under a minute; or larger"
     )
     options.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options.add_argument("--work", default="build/benchmarks", metavar="DIR", help="for graphs")

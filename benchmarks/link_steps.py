@@ -43,14 +43,8 @@ _AS_FACEBOOK = {"num_nodes": 22_470, "num_edges": 341_646, "num_classes": 64, "f
 def our_steps(scale: Scale, bundle: Bundle, tables: Path, work: Path) -> Case:
     """Steps of the task, as a run makes them, without the engine around them."""
     config = {
-        "data": {
-            "uri": str(tables),
-            "splits": {"type": "hash", "fractions": [0.96, 0.02, 0.02]},
-        },
-        "task": {
-            "type": "link_prediction",
-            "args": {"num_random_negatives": scale.batch_size},
-        },
+        "data": {"uri": str(tables), "splits": {"type": "hash", "fractions": [0.96, 0.02, 0.02]}},
+        "task": {"type": "link_prediction", "args": {"num_random_negatives": scale.batch_size}},
         "sampling": {"fanouts": list(scale.fanouts)},
         "loader": {"batch_size": scale.batch_size, "num_threads": 1},
         "model": {

@@ -33,19 +33,8 @@ from raygnn.sampling import (
     blocks_of,
 )
 from raygnn.sampling.batch import NodeBatch
-from raygnn.sampling.sample_record import (
-    RowLayout,
-    SamplePlan,
-    SampleRecord,
-    SplitPlan,
-    save_plan,
-)
-from raygnn.sampling.stored_samples import (
-    StoredSamples,
-    row_bytes,
-    rows_per_file,
-    write_file,
-)
+from raygnn.sampling.sample_record import RowLayout, SamplePlan, SampleRecord, SplitPlan, save_plan
+from raygnn.sampling.stored_samples import StoredSamples, row_bytes, rows_per_file, write_file
 
 _BATCHES = 8  # a round
 _STORED = 64

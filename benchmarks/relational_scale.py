@@ -19,15 +19,7 @@ import pandas as pd
 import torch
 import yaml
 from harness import markdown
-from relbench_gnn import (
-    RelBenchGNN,
-    Rows,
-    Settings,
-    make_loader,
-    read_graph,
-    seconds,
-    train_step,
-)
+from relbench_gnn import RelBenchGNN, Rows, Settings, make_loader, read_graph, seconds, train_step
 from torch_geometric.typing import WITH_PYG_LIB
 
 import raygnn.prepare.__main__

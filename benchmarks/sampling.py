@@ -154,9 +154,7 @@ def sampling_cases(batches: Batches) -> dict[str, Case]:
 
     cases: dict[str, Case] = {
         "uniform": numbered(batches.sample),
-        "weighted": numbered(
-            lambda n: batches.weighted.sample({NODE: seeds(n)}, key(n)),
-        ),
+        "weighted": numbered(lambda n: batches.weighted.sample({NODE: seeds(n)}, key(n))),
         "temporal": numbered(temporal),
         "hetero": numbered(typed),
         "link": numbered(partial(link, excludes=False)),

@@ -383,11 +383,7 @@ def gpu_rows(
         note = _step_text(batch_size, ours)
         rows.append(Row(f"engine, {where}", ours, "seeds/s", aim=aim, note=note))
         plain = engine(
-            workers=1,
-            threads=2,
-            sampler_threads=samplers,
-            device_features=holds,
-            cuda_graphs=False,
+            workers=1, threads=2, sampler_threads=samplers, device_features=holds, cuda_graphs=False
         )
         note = _step_text(batch_size, plain)
         name = f"engine without CUDA graphs, {where}"

@@ -117,10 +117,7 @@ _SCRIPT = """\
 }}
 complete -o default -F _raygnn raygnn
 """
-_STARTS = {
-    "bash": "",
-    "zsh": "autoload -Uz compinit bashcompinit && compinit && bashcompinit\n",
-}
+_STARTS = {"bash": "", "zsh": "autoload -Uz compinit bashcompinit && compinit && bashcompinit\n"}
 _EXAMPLES = """
 source <(raygnn completion bash)                               in this shell
 raygnn completion bash > ~/.local/share/bash-completion/completions/raygnn

@@ -238,11 +238,7 @@ def _model(uri: str) -> Iterator[Check]:
 
 
 def _files(
-    what: str,
-    folder: str,
-    sizes: Mapping[str, int],
-    checksums: Mapping[str, Checksum],
-    remedy: str,
+    what: str, folder: str, sizes: Mapping[str, int], checksums: Mapping[str, Checksum], remedy: str
 ) -> Iterator[Check]:
     if damage := find_damage(folder, sizes, checksums):
         yield Check("fail", f"{what} is damaged: {damage}", remedy)

@@ -47,14 +47,7 @@ class Tools:
         return _run("prepare", "draft", tables, *_option("--out", out))
 
     def labels(
-        self,
-        tables: str,
-        predict: str,
-        entity: str,
-        every: str,
-        val: str,
-        test: str,
-        name: str,
+        self, tables: str, predict: str, entity: str, every: str, val: str, test: str, name: str
     ) -> dict[str, Any]:
         """Makes a training table of (entity, time, label) from a question, and NAME.yaml to train.
 

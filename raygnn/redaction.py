@@ -65,9 +65,7 @@ _VALUE = re.compile(
     r"(?:(?:Bearer|Basic|Digest|Token|ApiKey|Negotiate)\s{1,4})?[^\s&#;\"']+"
 )
 # Each ends before the value of `name`.
-_ASSIGNMENT = re.compile(
-    r"(?<![\w.-])(?P<name>[\w.-]{1,200})[\"']?\s{0,4}(?:=|:(?!//))\s{0,4}",
-)
+_ASSIGNMENT = re.compile(r"(?<![\w.-])(?P<name>[\w.-]{1,200})[\"']?\s{0,4}(?:=|:(?!//))\s{0,4}")
 _OPTION = re.compile(r"(?<![\w-])(?P<name>--[\w.-]{1,200})(?:[\"'],\s{0,4}|\s{1,4})")
 _PAIR = re.compile(
     r"(?i)\b(?:name|key|header)[\"']?\s{0,4}[:=]\s{0,4}[\"']?(?P<name>[\w.-]{1,200})"

@@ -69,10 +69,7 @@ def shop() -> GraphTables:
             ("user", "buys", "item"): rows(300, weight=rng.random(300, np.float32)),
             ("user", "sees", "item"): rows(200),
         },
-        label_edges={
-            (LIKES, "positive"): rows(150),
-            (LIKES, "negative"): rows(60),
-        },
+        label_edges={(LIKES, "positive"): rows(150), (LIKES, "negative"): rows(60)},
     )
 
 

@@ -41,11 +41,7 @@ CONFIG: dict[str, Any] = {
     "task": {"type": "node_classification", "args": {"blend": False}},
     "model": {"type": "GraphSAGE", "args": {"hidden_channels": 8, "dropout": 0.3}},
     "metrics": [{"type": "accuracy"}, {"type": "f1_macro"}, {"type": "auroc"}],
-    "training": {
-        "max_epochs": 2,
-        "log_every": {"steps": 2},
-        "validate_every": {"epochs": 1},
-    },
+    "training": {"max_epochs": 2, "log_every": {"steps": 2}, "validate_every": {"epochs": 1}},
     "early_stopping": None,
     "loggers": [],
     "deterministic": True,

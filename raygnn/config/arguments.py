@@ -32,10 +32,7 @@ class OpenArguments(Arguments):
 A = TypeVar("A", bound=Section)
 
 _RANGE, _TYPE, _CHOICE = "config-range", "config-type", "config-choice"
-_OF_MODELS = {
-    _CHOICE: "model-argument-choice",
-    **dict.fromkeys((_RANGE, _TYPE), "model-argument"),
-}
+_OF_MODELS = {_CHOICE: "model-argument-choice", **dict.fromkeys((_RANGE, _TYPE), "model-argument")}
 #: Error ids of component arguments, by slot and general id.
 IDS_OF_SLOTS: Mapping[str, Mapping[str, str]] = {
     "task": {

@@ -12,12 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from raygnn.config.arguments import argument_problems, section_of
-from raygnn.config.imports import (
-    allowed_root,
-    import_dotted,
-    is_of_library,
-    is_within,
-)
+from raygnn.config.imports import allowed_root, import_dotted, is_of_library, is_within
 from raygnn.config.registry import NESTED, SLOTS, Slot
 from raygnn.config.schema import Config
 from raygnn.config.section import Component, Section

@@ -347,10 +347,7 @@ class BatchPlan:
 
 
 def plan_batches(
-    batch_size: int | None,
-    accumulate: int | None,
-    workers: int,
-    global_batch_size: int | None,
+    batch_size: int | None, accumulate: int | None, workers: int, global_batch_size: int | None
 ) -> BatchPlan:
     """Completes the consistent triple of batch sizes. `workers`: of the run, at least one."""
     if global_batch_size is None:
@@ -366,10 +363,7 @@ def plan_batches(
 
 
 def broken_batch_rules(
-    batch_size: int | None,
-    accumulate: int | None,
-    workers: int,
-    global_batch_size: int | None,
+    batch_size: int | None, accumulate: int | None, workers: int, global_batch_size: int | None
 ) -> Iterable[Problem]:
     if global_batch_size is None:
         if batch_size is None:

@@ -204,8 +204,7 @@ class Sections(Section):
     init_env: DottedName | None = None
     data: Data = Data()
     task: Component = Field(
-        default=Component(type="node_classification"),
-        description=f"The task: {_names('task')}.",
+        default=Component(type="node_classification"), description=f"The task: {_names('task')}."
     )
     tasks: dict[TaskName, TaskEntry] = Field(default_factory=dict)
     sampling: Sampling = Sampling()

@@ -15,14 +15,7 @@ from raygnn.config.schema import EACH_SECTION_ALONE, Config
 from raygnn.config.section import MISSING, Section, sections_at, set_value, value_at
 from raygnn.config.sections import SEVERAL_TASKS
 from raygnn.documents import parse_yaml
-from raygnn.errors import (
-    DataError,
-    KeyPath,
-    Problem,
-    RuleError,
-    choose_from,
-    shown,
-)
+from raygnn.errors import DataError, KeyPath, Problem, RuleError, choose_from, shown
 
 S = TypeVar("S", bound=Section)
 
@@ -51,9 +44,7 @@ _RANGES = ("finite_number", "greater_than", "greater_than_equal", "less_than", "
 
 
 def validate(
-    value: Mapping[str, Any],
-    texts: Mapping[KeyPath, str],
-    broken: Iterable[str] = (),
+    value: Mapping[str, Any], texts: Mapping[KeyPath, str], broken: Iterable[str] = ()
 ) -> tuple[Config, frozenset[str], list[Problem]]:
     """Validates each section, then the rules between valid ones.
 

@@ -18,13 +18,7 @@ from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType, edge_type_name, type_name
 from raygnn.data.extended_bundle import AddedEdges, Addition, ExtendedIds
 from raygnn.data.filesystem import absolute, exists, is_below, join, open_fs, redact
-from raygnn.data.ingest.column_plan import (
-    DensePlan,
-    SourceColumn,
-    inspect,
-    plan_sparse,
-    plan_time,
-)
+from raygnn.data.ingest.column_plan import DensePlan, SourceColumn, inspect, plan_sparse, plan_time
 from raygnn.data.ingest.decode import dense_rows, null_mask, sparse_rows, without_table_remedies
 from raygnn.data.ingest.findings import Finding, FindingCollector, describe
 from raygnn.data.ingest.pieces import cut_table, read_blocks
@@ -363,12 +357,7 @@ class RowReader:
         widths = self._widths_of(table, info, spec)
         return [SourceColumn(c, "list", element, (w,)) for c, w in zip(names, widths, strict=True)]
 
-    def _widths_of(
-        self,
-        table: _GraphTable,
-        info: ColumnInfo,
-        spec: DenseFeature,
-    ) -> list[int]:
+    def _widths_of(self, table: _GraphTable, info: ColumnInfo, spec: DenseFeature) -> list[int]:
         names = spec.column_names
         if info.width == len(names):
             return [1] * len(names)
@@ -517,10 +506,7 @@ def _empty(info: ColumnInfo) -> np.ndarray | SparseColumn:
 
 
 def _sparse(
-    table: _GraphTable,
-    info: ColumnInfo,
-    arrays: Mapping[str, pa.Array],
-    findings: FindingCollector,
+    table: _GraphTable, info: ColumnInfo, arrays: Mapping[str, pa.Array], findings: FindingCollector
 ) -> SparseColumn:
     spec = table.spec.features[info.name]
     assert isinstance(spec, SparseFeature)

@@ -24,11 +24,7 @@ from raygnn.data.ingest.decode import dense_rows
 from raygnn.data.ingest.describe import measure_chosen_rows
 from raygnn.data.ingest.findings import FindingCollector
 from raygnn.data.ingest.fit_features import FeatureTable, RowChoice, fit_features
-from raygnn.data.ingest.plan_bundle import (
-    GraphSource,
-    IngestOptions,
-    feature_tables,
-)
+from raygnn.data.ingest.plan_bundle import GraphSource, IngestOptions, feature_tables
 from raygnn.data.ingest.schedule import in_process
 from raygnn.data.manifest import Manifest
 from raygnn.data.splits import SPLIT_CODES, make_splits

@@ -34,9 +34,7 @@ def _name(settings: PprSampling) -> str:
 
 
 def pagerank_graph(
-    bundle: Bundle,
-    settings: PprSampling,
-    progress: Callable[[str], None] = lambda line: None,
+    bundle: Bundle, settings: PprSampling, progress: Callable[[str], None] = lambda line: None
 ) -> Bundle:
     """Graph in which each node has in-edges from its nodes of highest personalized PageRank.
 

@@ -83,10 +83,7 @@ class SampledEmbeddings(Embeddings):
     """
 
     def __init__(
-        self,
-        applied: AppliedModel,
-        nodes: Mapping[str, np.ndarray],
-        plan: RowPlan | None = None,
+        self, applied: AppliedModel, nodes: Mapping[str, np.ndarray], plan: RowPlan | None = None
     ) -> None:
         self._loaders = {name: applied.loader(name, ids, plan) for name, ids in nodes.items()}
         self._applied, self._nodes, self._is_blended = applied, nodes, plan is None

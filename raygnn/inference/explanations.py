@@ -153,11 +153,7 @@ def seed_node(batch: NodeBatch, applied: AppliedModel, rows: SeedRows | None = N
 
 
 def seed_pair(
-    batch: EdgeBatch,
-    applied: AppliedModel,
-    edges: SeedEdges,
-    relation: int,
-    as_of: float | None,
+    batch: EdgeBatch, applied: AppliedModel, edges: SeedEdges, relation: int, as_of: float | None
 ) -> Seed:
     """The only pair of a batch. `as_of`: time of all pairs; None if each has its own."""
     edge_type, position = edges.edge_type, int(batch.input_id[0])

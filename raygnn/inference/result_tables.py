@@ -183,12 +183,7 @@ class EdgeTables:
     """
 
     def __init__(
-        self,
-        what: str,
-        applied: AppliedModel,
-        edges: SeedEdges,
-        *,
-        one_by_one: bool = False,
+        self, what: str, applied: AppliedModel, edges: SeedEdges, *, one_by_one: bool = False
     ) -> None:
         spec, bundle, options = applied.spec, applied.bundle, loader_options(applied)
         loaded = with_own_neighborhoods(applied.sampled_config(), is_disjoint=not one_by_one)

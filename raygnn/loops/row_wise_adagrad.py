@@ -32,11 +32,7 @@ class RowWiseAdagrad(Optimizer):
         initial_accumulator_value: float = 0.0,
         eps: float = 1e-10,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "initial_accumulator_value": initial_accumulator_value,
-            "eps": eps,
-        }
+        defaults = {"lr": lr, "initial_accumulator_value": initial_accumulator_value, "eps": eps}
         for name, value in defaults.items():
             if value < 0:
                 raise ConfigError.invalid(

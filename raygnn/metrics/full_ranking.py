@@ -218,11 +218,7 @@ class FullRanking:
         return most or _NUM_SCORES, min(most or _NUM_COMPARED, _NUM_COMPARED)
 
     def _by_link(
-        self,
-        greater: Tensor,
-        equal: Tensor,
-        greater_positives: Tensor,
-        equal_positives: Tensor,
+        self, greater: Tensor, equal: Tensor, greater_positives: Tensor, equal_positives: Tensor
     ) -> Tensor:
         """Reciprocal rank and hits without other positives, [num_links, 1 + number of ks]."""
         num_ties = equal - 1 - equal_positives

@@ -296,10 +296,7 @@ def _product(rows: Tensor, relation_rows: Tensor) -> Tensor:
     real, imaginary = rows.chunk(2, dim=-1)
     of_real, of_imaginary = relation_rows.chunk(2, dim=-1)
     return torch.cat(
-        [
-            real * of_real - imaginary * of_imaginary,
-            real * of_imaginary + imaginary * of_real,
-        ],
+        [real * of_real - imaginary * of_imaginary, real * of_imaginary + imaginary * of_real],
         dim=-1,
     )
 

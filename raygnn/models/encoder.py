@@ -197,9 +197,7 @@ class BlockEncoder(nn.Module, ABC):
         return {name: functional.normalize(x, dim=-1) for name, x in out.items()}
 
     def forward(
-        self,
-        x: Mapping[str, Features] | Features,
-        blocks: Sequence[HeteroBlock] | Sequence[Block],
+        self, x: Mapping[str, Features] | Features, blocks: Sequence[HeteroBlock] | Sequence[Block]
     ) -> Any:
         """Encodes the seeds of a batch.
 

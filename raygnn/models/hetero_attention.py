@@ -87,11 +87,7 @@ class HGTLayer(nn.Module):
         return out
 
     def _attend(
-        self,
-        name: str,
-        x_dst: Tensor,
-        sources: Mapping[str, _Source],
-        block: HeteroBlock,
+        self, name: str, x_dst: Tensor, sources: Mapping[str, _Source], block: HeteroBlock
     ) -> Tensor:
         into = [
             (i, sources[edge_type[0]], of_type)
@@ -263,11 +259,7 @@ class SimpleHGNLayer(nn.Module):
         return out
 
     def _attend(
-        self,
-        name: str,
-        values: Mapping[str, Tensor],
-        of_edge_type: Tensor,
-        block: HeteroBlock,
+        self, name: str, values: Mapping[str, Tensor], of_edge_type: Tensor, block: HeteroBlock
     ) -> Tensor:
         num_dst = block.num_dst[name]
         blocks, scores = [], []

@@ -446,10 +446,7 @@ class RelativeTime:
                         yield TimeColumn("edge feature", edge_type, name, i)
 
     def columns(
-        self,
-        batch: Batch,
-        node_type: str,
-        inputs: Mapping[str, Features] = MappingProxyType({}),
+        self, batch: Batch, node_type: str, inputs: Mapping[str, Features] = MappingProxyType({})
     ) -> Tensor:
         nodes = batch.nodes[node_type]
         assert nodes.seed_time is not None

@@ -35,12 +35,7 @@ class Adjacency:
     """
 
     def __init__(
-        self,
-        src: Tensor,
-        dst: Tensor,
-        ptr: Tensor,
-        num_src: int,
-        num_self_edges: int | None = None,
+        self, src: Tensor, dst: Tensor, ptr: Tensor, num_src: int, num_self_edges: int | None = None
     ) -> None:
         self.src = src
         self.dst = dst

@@ -186,11 +186,7 @@ class RunFolder:
         }
         status = RunStatus.RUNNING.value  # after a failure, if Ray restarts the workers
         self._change_state(
-            lambda state: {
-                **state,
-                "status": status,
-                "starts": [*state.get("starts", []), start],
-            }
+            lambda state: {**state, "status": status, "starts": [*state.get("starts", []), start]}
         )
 
     def read_lineage(self) -> frozenset[str] | None:

@@ -260,8 +260,7 @@ def choose_settings(
         spread = search.spread(settings)
         trends = [
             settings._replace(
-                trend=float(np.float32(weight * spread / spread_of)),
-                trend_half_life=half_life,
+                trend=float(np.float32(weight * spread / spread_of)), trend_half_life=half_life
             )
             for half_life in (float(np.float32(span / part)) for part in TREND_HALF_LIVES)
             if (spread_of := float(histories[0].popularity(half_life).std())) > 0

@@ -102,10 +102,7 @@ class LinkBasis:
 
     @classmethod
     def of(
-        cls,
-        history: LinkHistory,
-        settings: RegressionSettings,
-        rows: np.ndarray | None = None,
+        cls, history: LinkHistory, settings: RegressionSettings, rows: np.ndarray | None = None
     ) -> LinkBasis:
         """Decomposes the links. Nodes without links change no bit of the others' rows.
 

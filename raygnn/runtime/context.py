@@ -55,9 +55,7 @@ class RayWorkerContext:
             checkpoint = Checkpoint(checkpoint_path, filesystem=self._storage)
         try:
             ray.train.report(
-                plain,
-                checkpoint=checkpoint,
-                checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD,
+                plain, checkpoint=checkpoint, checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD
             )
         except ray.exceptions.ActorDiedError:
             # The controller died, as when Ray Tune stops a trial. Ray ends this worker next, and

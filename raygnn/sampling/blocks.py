@@ -10,14 +10,7 @@ import numpy as np
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.errors import DataError
-from raygnn.sampling.batch import (
-    Batch,
-    Block,
-    EdgeCounts,
-    EdgeRecord,
-    HeteroBlock,
-    NodeBatch,
-)
+from raygnn.sampling.batch import Batch, Block, EdgeCounts, EdgeRecord, HeteroBlock, NodeBatch
 from raygnn.sampling.sparse_features import SparseFeatures
 
 BatchT = TypeVar("BatchT", bound=Batch)

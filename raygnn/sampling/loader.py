@@ -207,9 +207,7 @@ class NeighborLoader(SampledSequence[NodeBatch]):
         return {name: torch.from_numpy(values[seeds]) for name, values in self._plan.labels.items()}
 
 
-def _joined(
-    *parts: Generator[NodeBatch, None, None],
-) -> Generator[NodeBatch, None, None]:
+def _joined(*parts: Generator[NodeBatch, None, None]) -> Generator[NodeBatch, None, None]:
     for batches in parts:
         with closing(batches):
             yield from batches

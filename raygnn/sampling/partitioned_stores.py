@@ -266,10 +266,7 @@ class PartitionedFeatureStore(LocalFeatureStore):
     ) -> Iterator[tuple[Share, Any]]:
         shares = list(shares_of(self._first[type_], ids))
         rows = _ask(
-            self._graph,
-            shares,
-            "rows",
-            lambda share: (type_, column, ids[share.positions]),
+            self._graph, shares, "rows", lambda share: (type_, column, ids[share.positions])
         )
         return zip(shares, rows, strict=True)
 

@@ -57,12 +57,7 @@ def exclusions(
 
 
 def check_draws(
-    graph: GraphStore,
-    replace: bool,
-    weight: str | None,
-    temporal: Temporal | None,
-    *,
-    labor: bool,
+    graph: GraphStore, replace: bool, weight: str | None, temporal: Temporal | None, *, labor: bool
 ) -> None:
     """Raises a DataError if no type of the graph has the weight or time column."""
     takes_last = temporal is not None and temporal.strategy == LAST

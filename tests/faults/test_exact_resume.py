@@ -78,11 +78,7 @@ _CASES = [
 
 @pytest.mark.parametrize(("world_size", "death"), _CASES)
 def test_a_killed_run_ends_with_the_bits_of_a_straight_one(
-    world_size: int,
-    death: dict[str, Any],
-    straight: Straight,
-    small_tables: str,
-    tmp_path: Path,
+    world_size: int, death: dict[str, Any], straight: Straight, small_tables: str, tmp_path: Path
 ) -> None:
     ranks = tmp_path / "ranks"
     config = _deadly_config(tmp_path, small_tables, death)

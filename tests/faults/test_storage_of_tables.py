@@ -93,10 +93,7 @@ def test_tables_in_a_bucket_that_stays_down_are_an_error(
 
 
 def test_tables_in_a_slow_bucket_show_progress(
-    tmp_path: Path,
-    fail: Fail,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, fail: Fail, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Pace, "EVERY_S", 0.05)
     uri = write_tables(shop(), str(tmp_path / "tables"), num_shards=8)

@@ -68,10 +68,7 @@ _VALUES = [*_BAD_TEXTS, *_BAD_NUMBERS, *_LARGE, *_OTHER, *_DEEP, *_LONG]
 
 def _requests() -> list[tuple[str, dict[str, Any]]]:
     row = {"id": 1000, "x": [0.5] * 8}
-    new = {
-        "nodes": {"node": [row]},
-        "edges": {"node__to__node": [{"source": 1000, "target": 3}]},
-    }
+    new = {"nodes": {"node": [row]}, "edges": {"node__to__node": [{"source": 1000, "target": 3}]}}
     return [
         ("/predict", {"nodes": [1, 2], "what": "probabilities"}),
         ("/explain", {"nodes": [1], "num_edges": 2, "num_columns": 1}),

@@ -216,10 +216,7 @@ def test_the_python_example_of_the_page_runs(url, run, monkeypatch):
     monkeypatch.setattr(
         requests, "post", lambda *a, **k: answered.append(post(*a, **k)) or answered[-1]
     )
-    exec(
-        code.replace('"paper-7"', "7").replace('"graph",', f'"graph", port={_free_port()},'),
-        {},
-    )
+    exec(code.replace('"paper-7"', "7").replace('"graph",', f'"graph", port={_free_port()},'), {})
     assert answered[0].json()["rows"][0]["id"] == 7
 
 

@@ -30,12 +30,7 @@ from tests.folders import upload
 from tests.integration.ray_head import RayHead, end, kill, num_sent
 from tests.linger import Linger
 from tests.rank_pool import RankPool
-from tests.small_runs import (
-    assert_same_weights,
-    run_rank,
-    small_config,
-    trained_weights,
-)
+from tests.small_runs import assert_same_weights, run_rank, small_config, trained_weights
 from tests.wait_until import wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.cluster, pytest.mark.timeout(1200)]

@@ -12,11 +12,7 @@ import pytest
 import yaml
 
 from tests.linger import Linger
-from tests.small_runs import (
-    assert_same_weights,
-    run_rank,
-    small_config,
-)
+from tests.small_runs import assert_same_weights, run_rank, small_config
 from tests.wait_until import wait_until
 
 

@@ -94,12 +94,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("type_", MODELS)
 def test_plain_run_learns_from_the_tables(
-    accuracy: ModuleType,
-    plain_pyg: ModuleType,
-    case: Any,
-    source: Path,
-    tmp_path: Path,
-    type_: str,
+    accuracy: ModuleType, plain_pyg: ModuleType, case: Any, source: Path, tmp_path: Path, type_: str
 ) -> None:
     tables = accuracy.make_tables(case, source, tmp_path)
     config = load_config(case.config_path, ["--data.uri", str(tables)]).config

@@ -54,9 +54,7 @@ def sample(x: Tensor, edge_index: Tensor, seeds: list[int]) -> NodeBatch:
     (name, of_nodes), (edge_type, of_edges) = *batch.nodes.items(), *batch.edges.items()
     in_hops = replace(of_edges, num_sampled=num_edges, dst_degree=degree)
     return replace(
-        batch,
-        nodes={name: replace(of_nodes, num_sampled=num_nodes)},
-        edges={edge_type: in_hops},
+        batch, nodes={name: replace(of_nodes, num_sampled=num_nodes)}, edges={edge_type: in_hops}
     )
 
 

@@ -110,10 +110,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
 
 
 def trained(folder: Path, tmp_path: Path, *overrides: str) -> float:
-    config = {
-        "task": "node_classification",
-        "model": "Hetero",
-    }
+    config = {"task": "node_classification", "model": "Hetero"}
     settings = (
         *("--data.uri", str(folder), "--scaling.num_workers", "0", "--metrics", "[auroc]"),
         *(

@@ -193,18 +193,8 @@ def test_a_module_of_ones_own_gets_what_its_forward_names(tmp_path, graphs):
 @pytest.mark.parametrize(
     ("model", "model_args", "args", "message"),
     [
-        (
-            "GINE",
-            {},
-            {"edge_feature": "cost"},
-            ("task-edge-column-unknown", "edge_feature='cost'"),
-        ),
-        (
-            "GCN",
-            {},
-            {"edge_weight": "cost"},
-            ("task-edge-column-unknown", "edge_weight='cost'"),
-        ),
+        ("GINE", {}, {"edge_feature": "cost"}, ("task-edge-column-unknown", "edge_feature='cost'")),
+        ("GCN", {}, {"edge_weight": "cost"}, ("task-edge-column-unknown", "edge_weight='cost'")),
         ("GCN", {}, {"edge_feature": "edge_attr"}, ("task-edge-column-unread", "GCN")),
         ("GINE", {}, {"edge_weight": "weight"}, ("task-edge-column-unread", "GINE")),
         ("GINE", {"edge_dim": 5}, {}, ("model-edge-dim", 5, 2)),

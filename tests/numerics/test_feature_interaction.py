@@ -49,10 +49,7 @@ def _config(folder: Path, **changes: Any) -> dict[str, Any]:
     [
         ({"deep": [4], "structure": "parallel"}, True),
         *slow(
-            (None, False),
-            ({}, True),
-            ({"num_layers": 1, "rank": 3}, True),
-            ({"deep": [16]}, True),
+            (None, False), ({}, True), ({"num_layers": 1, "rank": 3}, True), ({"deep": [16]}, True)
         ),
     ],
 )

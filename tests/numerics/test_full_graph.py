@@ -96,11 +96,7 @@ def _plain_losses(
 
 @pytest.mark.parametrize(
     ("model", "args", "conv"),
-    [
-        ("GCN", {}, GCNConv),
-        ("GraphSAGE", {}, SAGEConv),
-        ("GAT", {"num_heads": 1}, GATConv),
-    ],
+    [("GCN", {}, GCNConv), ("GraphSAGE", {}, SAGEConv), ("GAT", {"num_heads": 1}, GATConv)],
 )
 def test_losses_are_those_of_a_plain_loop(small_bundle_path, tmp_path, model, args, conv):
     changes = {

@@ -90,10 +90,7 @@ def _config(folder: Path, uri: str, world_size: int = 0, **changes) -> dict:
 
 MODELS = {
     "hgt": {"type": "HGT", "args": {"hidden_channels": 8, "num_heads": 2}},
-    "sparse rows": {
-        "type": "LightGCN",
-        "args": {"out_channels": 8, "sparse_embeddings": True},
-    },
+    "sparse rows": {"type": "LightGCN", "args": {"out_channels": 8, "sparse_embeddings": True}},
     "sparse rows beside features": {
         "type": "Hetero",
         "args": {"hidden_channels": 8, "sparse_embeddings": True},
@@ -192,10 +189,7 @@ def test_more_negatives_than_nodes_and_it_says_so(graph, tmp_path, capfd):
             {"model": {"type": "GraphSAGE", "args": {"hidden_channels": 8}}},
             "it is for graphs of one node type and one edge type, and this one has 3 and 4. Set",
         ),
-        (
-            {"task__args__full_ranking": [41]},
-            "41 is larger than the number of candidates, 40",
-        ),
+        ({"task__args__full_ranking": [41]}, "41 is larger than the number of candidates, 40"),
     ],
 )
 def test_wrong_input_is_told_before_training(graph, tmp_path, capfd, changes, message):

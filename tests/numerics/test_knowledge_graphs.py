@@ -14,12 +14,7 @@ from raygnn.config import load_config
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.runtime.data_source import open_bundle
 from tests.errors import raises
-from tests.small_runs import (
-    change,
-    check_workers_agree,
-    evaluated_link_task,
-    small_config,
-)
+from tests.small_runs import change, check_workers_agree, evaluated_link_task, small_config
 from tests.tiers import slow
 
 #: `make test` has other tests of training and inference; these are of one feature each.

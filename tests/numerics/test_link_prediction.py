@@ -12,11 +12,7 @@ from raygnn.documents import parse_yaml
 from raygnn.runtime.data_checks import find_spec
 from raygnn.runtime.data_source import open_bundle
 from tests.errors import error_cases, raises
-from tests.small_runs import (
-    check_workers_agree,
-    small_bundle,
-    small_config,
-)
+from tests.small_runs import check_workers_agree, small_bundle, small_config
 from tests.tiers import slow
 
 TASK = {
@@ -41,10 +37,7 @@ def _config(folder: Path, graph: Path, world_size: int = 0, **changes) -> dict:
     settings = {
         "task": TASK,
         "metrics": [],
-        "data": {
-            "uri": str(graph),
-            "splits": {"type": "hash", "fractions": [0.7, 0.15, 0.15]},
-        },
+        "data": {"uri": str(graph), "splits": {"type": "hash", "fractions": [0.7, 0.15, 0.15]}},
         "scaling__num_workers": world_size,
         "optimizer__args": {"lr": 0.01},
     }

@@ -210,8 +210,7 @@ def test_recorded_steps_have_the_bits_of_computed_ones(graphs: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["GCN", "GINE", "Hetero nodes", "loss mse", "with replacement", "accumulation"],
+    "name", ["GCN", "GINE", "Hetero nodes", "loss mse", "with replacement", "accumulation"]
 )
 def test_batches_sampled_on_the_device_have_the_bits_of_the_host(
     graphs: Path, tmp_path: Path, name: str

@@ -12,10 +12,7 @@ import raygnn.train
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.prepare.synthetic import synthetic_tables
 from tests.errors import raises
-from tests.small_runs import (
-    check_workers_agree,
-    small_config,
-)
+from tests.small_runs import check_workers_agree, small_config
 from tests.tiers import slow
 
 #: `make test` has other tests of training and inference; these are of one feature each.

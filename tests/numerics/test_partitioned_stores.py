@@ -103,10 +103,7 @@ def test_samples_are_those_of_the_graph_opened_whole(
         given_["exclude_for"] = {KNOWS: rng.integers(0, 8, pairs.shape[1])}
     found, expected = (
         NeighborSampler(store, fanouts, **settings_).sample(seeds, seed, **given_)
-        for store in (
-            PartitionedGraphStore(both.outline, both.parts),
-            LocalGraphStore(both.whole),
-        )
+        for store in (PartitionedGraphStore(both.outline, both.parts), LocalGraphStore(both.whole))
     )
     assert sum(len(edges) for edges in expected.edge.values()) > 0
     assert_same(found, expected)

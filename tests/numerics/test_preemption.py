@@ -21,12 +21,7 @@ from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
 from raygnn.loops.signals import Terminated, signals_as_notices
 from tests.errors import raises
-from tests.small_runs import (
-    assert_same_weights,
-    read_history,
-    run_rank,
-    small_config,
-)
+from tests.small_runs import assert_same_weights, read_history, run_rank, small_config
 
 
 class SignalOnce(Callback):

@@ -51,11 +51,7 @@ def _write(folder: Path) -> dict[str, pd.DataFrame]:
         table.to_parquet(folder / "db" / f"{name}.parquet")
     specs = {
         "users": {"pkey": "user_id", "time_col": None, "fkeys": {}},
-        "visits": {
-            "pkey": None,
-            "time_col": "at",
-            "fkeys": {"user": "users", "page": "pages"},
-        },
+        "visits": {"pkey": None, "time_col": "at", "fkeys": {"user": "users", "page": "pages"}},
         "pages": {"pkey": "page_id", "time_col": None, "fkeys": {}},
     }
     times = {"val_timestamp": "2020-07-01", "test_timestamp": "2020-09-01"}
@@ -167,10 +163,7 @@ def test_bad_folders_are_errors(
     assert "prepare-relbench-manifest" in ids_of(capsys.readouterr().err)
 
 
-SCORES = {
-    "busy": {"roc_auc": "auroc"},
-    "user-page": {"map": "full_map@3"},
-}
+SCORES = {"busy": {"roc_auc": "auroc"}, "user-page": {"map": "full_map@3"}}
 
 
 @pytest.mark.parametrize("task", SCORES)

@@ -101,13 +101,7 @@ def _run(bundle: Bundle, folder: Path, **changes: Any) -> tuple[dict[str, Any], 
 def test_a_run_is_that_of_dense_rows(bundle, tmp_path, eval_mode):
     args = {"hidden_channels": 8, "norm": "batch", "residual": True}
     runs = [
-        _run(
-            bundle,
-            tmp_path / name,
-            training__eval=eval_mode,
-            model__type=name,
-            model__args=args,
-        )
+        _run(bundle, tmp_path / name, training__eval=eval_mode, model__type=name, model__args=args)
         for name in ("GraphSAGE", f"{__name__}.DenseSAGE")
     ]
     (metrics, weights), (of_dense, dense_weights) = runs

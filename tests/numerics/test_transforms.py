@@ -72,11 +72,7 @@ def write(folder: Path, table: pa.Table, *, with_shops: bool = False) -> str:
         "target": "t",
         "directed": with_shops,
     }
-    manifest = {
-        "format": "raygnn/graph-v1",
-        "node_types": types,
-        "edge_types": [edge_type],
-    }
+    manifest = {"format": "raygnn/graph-v1", "node_types": types, "edge_types": [edge_type]}
     (folder / "graph.yaml").write_text(yaml.safe_dump(manifest, sort_keys=False))
     return str(folder)
 

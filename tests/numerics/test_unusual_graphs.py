@@ -97,10 +97,7 @@ def test_a_model_of_a_graph_with_edges_takes_one_without(tmp_path, model, evalua
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"optimizer": {"type": "SparseAdam"}},
-            ("optimizer-sparse",),
-        ),
+        ({"optimizer": {"type": "SparseAdam"}}, ("optimizer-sparse",)),
         (
             {"optimizer": {"type": "Adam", "args": {"betas": [0.9]}}},
             ("component-refuses-arguments", "optimizer.args={'betas': [0.9]}", "Adam"),

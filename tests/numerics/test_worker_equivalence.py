@@ -28,10 +28,7 @@ COUNTS = ("step", "samples")
 
 
 def _config(folder: Path, world_size: int, **changes: Any) -> dict[str, Any]:
-    settings = {
-        "scaling__num_workers": world_size,
-        "training__global_batch_size": GLOBAL_BATCH,
-    }
+    settings = {"scaling__num_workers": world_size, "training__global_batch_size": GLOBAL_BATCH}
     return small_config(folder, **{**settings, **changes})
 
 

@@ -119,11 +119,7 @@ def _config(folder: Any, loggers: list[Any]) -> dict[str, Any]:
         folder,
         scaling__num_workers=0,
         loader={"batch_size": 40, "eval_batch_size": 100},
-        training={
-            "max_steps": 6,
-            "log_every": {"steps": 1},
-            "validate_every": {"steps": 2},
-        },
+        training={"max_steps": 6, "log_every": {"steps": 1}, "validate_every": {"steps": 2}},
         checkpoint={"every": {"steps": 2}},
         loggers=loggers,
         callbacks=["tests.user_code.FailOnce"],

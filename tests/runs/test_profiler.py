@@ -102,14 +102,8 @@ def test_a_run_that_ends_before_the_first_trace_says_so(small_bundle_path, tmp_p
 @pytest.mark.parametrize(
     ("profiler", "message"),
     [
-        (
-            "{begin_batch: 3}",
-            ("profiler-range-half", "profiler.end_batch"),
-        ),
-        (
-            "{end_batch: 3}",
-            ("profiler-range-half", "profiler.begin_batch"),
-        ),
+        ("{begin_batch: 3}", ("profiler-range-half", "profiler.end_batch")),
+        ("{end_batch: 3}", ("profiler-range-half", "profiler.begin_batch")),
         ("{begin_batch: 3, end_batch: 2}", ("profiler-range-order", "profiler.end_batch=2")),
         ("{begin_batch: 3, end_batch: 4, wait: 0}", ("profiler-range-schedule", "profiler.wait=0")),
         ("{active: 0}", ("config-range", "profiler.active=0")),

@@ -15,11 +15,7 @@ PRINTS = (
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [
-        ({}, "1000"),
-        ({"GOMP_SPINCOUNT": "7"}, "7"),
-        ({"OMP_WAIT_POLICY": "ACTIVE"}, "None"),
-    ],
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")],
 )
 def test_threads_wait_briefly_unless_the_user_says_how(given, expected):
     names = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")

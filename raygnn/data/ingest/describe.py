@@ -223,9 +223,7 @@ def _marks(quantization: Quantization) -> np.ndarray:
 
 
 def _cut_column(
-    paths: Sequence[Path],
-    quantization: Quantization | None,
-    chosen: Sequence[np.ndarray] | None,
+    paths: Sequence[Path], quantization: Quantization | None, chosen: Sequence[np.ndarray] | None
 ) -> Iterator[MeasureTask]:
     for number, path in enumerate(paths):
         rows = open_array(path, "r")

@@ -36,12 +36,7 @@ from raygnn.data.ingest.read_rows import (
 )
 from raygnn.data.ingest.scan import ScannedTable
 from raygnn.data.ingest.schedule import BuildContext, OnAnyNode, Schedule
-from raygnn.data.ingest.sort_edges import (
-    EdgeSort,
-    ReadEdges,
-    move_to_buckets,
-    order_buckets,
-)
+from raygnn.data.ingest.sort_edges import EdgeSort, ReadEdges, move_to_buckets, order_buckets
 from raygnn.data.ingest.table_plan import EdgePlan, TrainingPlan, plan_reverse
 from raygnn.data.manifest import Manifest, reverses
 from raygnn.errors import DataError

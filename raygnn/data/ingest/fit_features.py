@@ -24,14 +24,7 @@ from raygnn.data.ingest.scan import ScannedTable
 from raygnn.data.ingest.schedule import Schedule
 from raygnn.data.manifest import DenseFeature, FeatureSpec
 from raygnn.data.moments import Moments, measure, merge_elements
-from raygnn.data.transforms.fit import (
-    Counts,
-    TextCounts,
-    count,
-    describe,
-    fit,
-    needs_counts,
-)
+from raygnn.data.transforms.fit import Counts, TextCounts, count, describe, fit, needs_counts
 from raygnn.data.transforms.state import FittedColumn, FittedFeature, NoValues, Transforms
 from raygnn.data.transforms.values import (
     ColumnTransform,
@@ -399,9 +392,7 @@ class RangeTask(PieceTask):
 
 
 def quantize_features(
-    plans: Mapping[str, Sequence[DensePlan]],
-    tables: Mapping[str, ScannedTable],
-    schedule: Schedule,
+    plans: Mapping[str, Sequence[DensePlan]], tables: Mapping[str, ScannedTable], schedule: Schedule
 ) -> dict[str, tuple[DensePlan, ...]]:
     """Plans floating-point dense features as int8, by the range of their values.
 

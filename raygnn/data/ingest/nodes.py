@@ -216,9 +216,7 @@ def build_nodes(
 
 
 def number_classes(
-    columns: Sequence[DensePlan],
-    tasks: Sequence[NodeTask | RowTask],
-    results: Sequence[ReadResult],
+    columns: Sequence[DensePlan], tasks: Sequence[NodeTask | RowTask], results: Sequence[ReadResult]
 ) -> None:
     for task, classes in zip(tasks, class_tables(results, columns), strict=True):
         rows = slice(task.first_row, task.first_row + task.piece.num_rows)

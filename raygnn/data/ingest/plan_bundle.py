@@ -176,10 +176,7 @@ class GraphPlan:
 
 
 def plan_graph(
-    source: GraphSource,
-    options: IngestOptions,
-    schedule: Schedule,
-    progress: Callable[[str], None],
+    source: GraphSource, options: IngestOptions, schedule: Schedule, progress: Callable[[str], None]
 ) -> GraphPlan:
     """Scans all tables, fits their transforms and plans their conversion.
 

@@ -14,11 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from raygnn.console import count
-from raygnn.data.bundle_record import (
-    NodeRecord,
-    TrainingTableRecord,
-    node_folder,
-)
+from raygnn.data.bundle_record import NodeRecord, TrainingTableRecord, node_folder
 from raygnn.data.cache import BUILDING, building, cache_folder
 from raygnn.data.checksums import type_adapter
 from raygnn.data.filesystem import absolute, exists, is_remote, join, locked, redact
@@ -403,10 +399,7 @@ class _Build:
     ) -> tuple[TrainingTableRecord, list[Done]]:
         entities = nodes[plan.node_type]
         fn = partial(
-            steps.read_training_rows,
-            plan=plan,
-            ids=entities.ids,
-            num_nodes=entities.first_ids[-1],
+            steps.read_training_rows, plan=plan, ids=entities.ids, num_nodes=entities.first_ids[-1]
         )
         table = self.plan.tables[plan.table]
         read = self.steps.run(f"read/{plan.folder}", fn, cut_table(table), f"reading {plan.name}")

@@ -19,13 +19,7 @@ from numba import njit
 from scipy import sparse
 
 from raygnn.data import edge_kernels
-from raygnn.data.arrays import (
-    create_array,
-    index_dtype,
-    memory_bytes,
-    open_array,
-    outgrows_memory,
-)
+from raygnn.data.arrays import create_array, index_dtype, memory_bytes, open_array, outgrows_memory
 from raygnn.data.ingest.table_plan import DST, SRC
 from raygnn.errors import ConfigError, ResourceError
 

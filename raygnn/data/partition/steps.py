@@ -15,13 +15,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from raygnn.data.arrays import (
-    Rows,
-    Source,
-    gather_rows,
-    index_dtype,
-    open_array,
-)
+from raygnn.data.arrays import Rows, Source, gather_rows, index_dtype, open_array
 from raygnn.data.bundle_record import INDICES, NODES
 from raygnn.data.cache import building
 from raygnn.data.edge_kernels import DROPPED
@@ -43,12 +37,7 @@ from raygnn.data.ingest.read_rows import (
     create_row_arrays,
 )
 from raygnn.data.ingest.schedule import OnAnyNode, Schedule
-from raygnn.data.ingest.sort_edges import (
-    EdgeSort,
-    ReadEdges,
-    move_to_buckets,
-    order_buckets,
-)
+from raygnn.data.ingest.sort_edges import EdgeSort, ReadEdges, move_to_buckets, order_buckets
 from raygnn.data.ingest.table_plan import DST, SRC, EdgePlan, NodePlan, TrainingPlan
 
 Item = TypeVar("Item")

@@ -14,15 +14,7 @@ from pathlib import Path
 from raygnn.console import Pace, compact
 from raygnn.data.cache import build_once
 from raygnn.data.checksums import find_damage
-from raygnn.data.filesystem import (
-    delete,
-    exists,
-    is_remote,
-    join,
-    open_fs,
-    retried,
-    write_bytes,
-)
+from raygnn.data.filesystem import delete, exists, is_remote, join, open_fs, retried, write_bytes
 from raygnn.data.partition.record import (
     PART_NAME,
     RECORD_NAME,
@@ -120,11 +112,7 @@ def _fetch(uri: str, sizes: Mapping[str, int], target: Path, what: str, progress
 
 
 def _copy_all(
-    copy: Callable[[str], None],
-    sizes: Mapping[str, int],
-    what: str,
-    done: str,
-    progress: Progress,
+    copy: Callable[[str], None], sizes: Mapping[str, int], what: str, done: str, progress: Progress
 ) -> None:
     total, num_bytes = sum(sizes.values()), 0
     started, pace = time.monotonic(), Pace(what, total, "B", progress)

@@ -98,8 +98,7 @@ def parse_split(text: str) -> SplitOption:
     is_per_class = kind == "per-class" and len(numbers) == 2 and all(n == int(n) for n in numbers)
     if not is_hash and not is_per_class:
         raise ConfigError(
-            f"split={text!r} is invalid: unknown form. Set {_FORMS}.",
-            id="split-option",
+            f"split={text!r} is invalid: unknown form. Set {_FORMS}.", id="split-option"
         )
     return SplitOption(kind, numbers)
 

@@ -67,10 +67,7 @@ def column_names(file: TableFile) -> Sequence[str]:
 
 
 def read_columns(
-    files: Sequence[TableFile],
-    names: Sequence[str] | None,
-    place: str,
-    ids: Collection[str] = (),
+    files: Sequence[TableFile], names: Sequence[str] | None, place: str, ids: Collection[str] = ()
 ) -> pa.Table:
     """Reads columns of a table (None reads all) unchanged, in the order of its files and rows.
 

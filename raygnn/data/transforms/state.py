@@ -19,15 +19,7 @@ import pyarrow.compute as pc
 from pydantic import Discriminator
 
 from raygnn.data.checksums import type_adapter
-from raygnn.data.transforms.values import (
-    Format,
-    Kind,
-    Lists,
-    kind_of,
-    lists,
-    read_numbers,
-    texts,
-)
+from raygnn.data.transforms.values import Format, Kind, Lists, kind_of, lists, read_numbers, texts
 from raygnn.errors import DataError
 
 GAP = "null or NaN values"  # the rule that is broken where nothing stands for gaps

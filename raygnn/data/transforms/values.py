@@ -124,11 +124,7 @@ class Lists(NamedTuple):
 
 
 def kind_of(
-    transform: str | None,
-    type_: pa.DataType,
-    *,
-    split: bool = False,
-    written: Format | None = None,
+    transform: str | None, type_: pa.DataType, *, split: bool = False, written: Format | None = None
 ) -> Kind | None:
     """The kind of values of an Arrow type. None if transforms cannot read it.
 

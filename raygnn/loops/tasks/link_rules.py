@@ -102,11 +102,7 @@ def revealing_paths(
 
 class _LinkPaths:
     def __init__(
-        self,
-        graph: GraphStore,
-        linked: Collection[EdgeType],
-        anchors: _Ends,
-        targets: _Ends,
+        self, graph: GraphStore, linked: Collection[EdgeType], anchors: _Ends, targets: _Ends
     ) -> None:
         self._graph, self._num_links = graph, len(anchors[1])
         self._ends = (anchors, targets)

@@ -201,10 +201,7 @@ def onnx_rows(file: Path, inputs: dict[str, torch.Tensor]) -> np.ndarray:
 @needs_onnx
 @pytest.mark.parametrize(
     ("model", "args"),
-    [
-        ("GraphSAGE", {"norm": "batch"}),
-        *slow(("GCN", {}), ("GAT", {"num_heads": 2}), ("GIN", {})),
-    ],
+    [("GraphSAGE", {"norm": "batch"}), *slow(("GCN", {}), ("GAT", {"num_heads": 2}), ("GIN", {}))],
 )
 def test_onnx_gives_what_models_predict(tmp_path, model, args):
     args = {"hidden_channels": 8, **args}

@@ -117,14 +117,8 @@ def test_without_a_relation_it_is_the_inner_product(model, links, tmp_path):
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        (
-            {"score": "decoder"},
-            ("infer-score-edge-type", f"{BUYS}, {VIEWS}"),
-        ),
-        (
-            {"edge_type": "user__likes__item"},
-            ("infer-edge-type-unknown", "user__likes__item"),
-        ),
+        ({"score": "decoder"}, ("infer-score-edge-type", f"{BUYS}, {VIEWS}")),
+        ({"edge_type": "user__likes__item"}, ("infer-edge-type-unknown", "user__likes__item")),
         (
             {"edge_type": BUYS, "anchor_type": "item"},
             ("infer-node-type-fixed", "anchor_type='item'", BUYS, "user"),

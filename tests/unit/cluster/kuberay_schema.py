@@ -45,11 +45,7 @@ VOLUME = _record(
     {"emptyDir": _record({}, {"medium": {"enum": ["", "Memory"]}, "sizeLimit": QUANTITY})},
 )
 CONTAINER = _record(
-    {
-        "name": TEXT,
-        "image": TEXT,
-        "resources": _record({"requests": AMOUNTS, "limits": AMOUNTS}),
-    },
+    {"name": TEXT, "image": TEXT, "resources": _record({"requests": AMOUNTS, "limits": AMOUNTS})},
     {
         "ports": _list(_record({"containerPort": POSITIVE, "name": TEXT})),
         "env": _list(_record({"name": TEXT}, {"value": TEXT})),

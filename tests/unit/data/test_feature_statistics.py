@@ -17,12 +17,7 @@ from hypothesis.extra import numpy as hnp
 from raygnn.data import moments
 from raygnn.data.arrays import create_array, open_array
 from raygnn.data.bundle import Bundle
-from raygnn.data.bundle_record import (
-    ColumnInfo,
-    ColumnStatistics,
-    Quantization,
-    column_path,
-)
+from raygnn.data.bundle_record import ColumnInfo, ColumnStatistics, Quantization, column_path
 from raygnn.data.ingest import describe
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.ingest.describe import measure_chosen_rows, measure_features
@@ -51,10 +46,7 @@ def measured(rows: np.ndarray, folder: Path) -> ColumnStatistics:
     blocks_of_task=st.sampled_from([1, 3]),
 )
 def test_any_rows_in_any_blocks(
-    tmp_path_factory: pytest.TempPathFactory,
-    rows: np.ndarray,
-    block: int,
-    blocks_of_task: int,
+    tmp_path_factory: pytest.TempPathFactory, rows: np.ndarray, block: int, blocks_of_task: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(moments, "_BLOCK_ELEMENTS", block)

@@ -54,10 +54,7 @@ _FEATURES = [
     ([1.0, None, 1, 1], ("table-null-values", "column 'x'", 1)),
     ([[1.0, 2], [1.0], [1, 2, 3], [1, 2]], ("table-width", 1, 2, "[1.0]")),
     ([[1.0, None], [1.0, 2], None, [1, 2]], ("table-null-values", 1, 0)),
-    (
-        pa.array([[1, 2], None, [1, 2], [2, 3]], pa.list_(pa.int64(), 2)),
-        ("table-null-values", 1),
-    ),
+    (pa.array([[1, 2], None, [1, 2], [2, 3]], pa.list_(pa.int64(), 2)), ("table-null-values", 1)),
     (["a", "b", "c", "d"], ("table-column-type", "x", "string")),
     (pa.nulls(4), ("table-column-null", "x")),
     ([[], [], [], []], ("table-column-null", "x")),
@@ -105,9 +102,7 @@ _MISSING = ("table-column-missing", "nodes/part-0.parquet", "xs", "Did you mean 
         ({"x": [1.0] * 4}, {"features": {"x": "xs"}}, _MISSING),
         _indices([[0], [5], [-1], []], ("table-sparse-index", 1, 0, 4, 5, "[5]")),
         _indices(
-            [[0], [1], [1], []],
-            ("table-sparse-width", "i", 1),
-            v=[[1.0], [1.0, 2.0], [None], []],
+            [[0], [1], [1], []], ("table-sparse-width", "i", 1), v=[[1.0], [1.0, 2.0], [None], []]
         ),
         _indices([[0], None, [1], []], ("table-null-values", "column 'i'", 1)),
         _indices([1, 2, 3, 4], ("table-sparse-type", "x", "i", "int64")),

@@ -20,12 +20,7 @@ from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.manifest import FORMAT, DenseFeature, Manifest
 from raygnn.data.standardization import ColumnScale
 from raygnn.data.transforms import fit as fitting
-from raygnn.data.transforms.state import (
-    FittedColumn,
-    FittedFeature,
-    OneHot,
-    Standard,
-)
+from raygnn.data.transforms.state import FittedColumn, FittedFeature, OneHot, Standard
 from raygnn.errors import DataError
 from tests.errors import raises
 from tests.graph_writer import cut, write_graph
@@ -432,10 +427,7 @@ def test_edges_have_no_categories(tmp_path: Path) -> None:
 
 
 def test_all_problems_are_listed(tmp_path: Path) -> None:
-    columns = [
-        {"column": "country", "transform": "time"},
-        {"column": "id", "transform": "auto"},
-    ]
+    columns = [{"column": "country", "transform": "time"}, {"column": "id", "transform": "auto"}]
     table = people()
     with raises("transform-no-values", "'country'") as caught:
         made(tmp_path, table, columns)

@@ -79,10 +79,7 @@ _REVERSE = f"{{{_EDGE}, reverse_of: [n, to, n]}}".replace("[n, to", "[n, back", 
         ("", ("document-format", "format=None", "raygnn/graph-v1")),
         ("format: x", ("document-format", "format='x'", "raygnn/graph-v1")),
         ("format: raygnn/graph-v1", ("config-required", "yaml:1", "node_types")),
-        (
-            "format: raygnn/graph-v1\nnode_types: {}",
-            ("config-length", "yaml:2", "node_types", 1),
-        ),
+        ("format: raygnn/graph-v1\nnode_types: {}", ("config-length", "yaml:2", "node_types", 1)),
         (_with(", foo: 1"), ("config-unknown-key", "node_types.n.foo")),
         (
             _with(", feature: 1"),

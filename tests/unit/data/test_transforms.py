@@ -43,13 +43,7 @@ from raygnn.data.transforms.fit import (
     fit,
     needs_counts,
 )
-from raygnn.data.transforms.state import (
-    VERSION,
-    Category,
-    FittedColumn,
-    FittedFeature,
-    PlainColumn,
-)
+from raygnn.data.transforms.state import VERSION, Category, FittedColumn, FittedFeature, PlainColumn
 from raygnn.data.transforms.values import ColumnTransform, Kind, kind_of, looks_like_times, texts
 from tests.errors import raises
 

@@ -107,15 +107,9 @@ def test_it_fits_its_own_graph_in_any_order_and_with_more_types(folder, spec):
     ("changes", "message"),
     [
         ({"width": 3}, ("model-feature-width", "item", 3, "a width of 2")),
-        (
-            {"edge_types": [BUYS]},
-            ("model-edge-type-missing", "item__sold_to__user"),
-        ),
+        ({"edge_types": [BUYS]}, ("model-edge-type-missing", "item__sold_to__user")),
         ({"amount": 1}, ("model-edge-column-width", "amount", "user__buys__item", 1)),
-        (
-            {"ids": [f"u{i}" for i in (1, 0, 2, 3, 4, 5)]},
-            ("model-nodes-differ", "user", 6),
-        ),
+        ({"ids": [f"u{i}" for i in (1, 0, 2, 3, 4, 5)]}, ("model-nodes-differ", "user", 6)),
         ({"ids": [f"u{i}" for i in range(7)]}, ("model-nodes-differ", 7)),
         ({"user_features": True}, ("model-feature-width", 2, "without it")),
     ],

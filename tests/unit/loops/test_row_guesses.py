@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from raygnn.data.bundle import SeedRows
-from raygnn.loops.row_guesses import (
-    EarlierLabels,
-)
+from raygnn.loops.row_guesses import EarlierLabels
 
 
 @pytest.mark.parametrize(("end", "window"), [(None, None), (12, None), (None, 3), (12, 3)])

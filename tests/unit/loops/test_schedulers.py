@@ -130,10 +130,7 @@ def test_a_warm_up_is_a_chain():
 )
 def test_what_a_chain_cannot_hold(nested, message):
     config = {
-        "lr_scheduler": {
-            "type": "SequentialLR",
-            "args": {"schedulers": [nested], "milestones": []},
-        }
+        "lr_scheduler": {"type": "SequentialLR", "args": {"schedulers": [nested], "milestones": []}}
     }
     with raises(*message):
         Optimization(nn.Linear(1, 1), load_config(config), torch.device("cpu"))

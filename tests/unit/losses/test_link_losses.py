@@ -244,9 +244,7 @@ def test_scores_of_queries_give_what_those_of_each_link_give(loss_type) -> None:
     torch.testing.assert_close(found[0], expected[0])
     inputs = [positive, scores.candidate]
     for mine, other in zip(
-        torch.autograd.grad(found[0], inputs),
-        torch.autograd.grad(expected[0], inputs),
-        strict=True,
+        torch.autograd.grad(found[0], inputs), torch.autograd.grad(expected[0], inputs), strict=True
     ):
         torch.testing.assert_close(mine, other)
 

@@ -393,11 +393,7 @@ def test_top_rows_are_those_of_all_orders_of_equal_probabilities(
         return
     scores = prediction.double().softmax(1)[:, 1].numpy()
     for share, num, positive, least in zip(
-        found["share"],
-        found["rows"],
-        found["positive"],
-        found["least_probability"],
-        strict=True,
+        found["share"], found["rows"], found["positive"], found["least_probability"], strict=True
     ):
         assert num == max(1, math.ceil(share * len(scores) - 1e-9))
         assert least == np.sort(scores)[::-1][num - 1]

@@ -11,12 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raygnn.models import GAT, GCN, GIN, MLP, Encoder, GATv2, GraphSAGE, Transformer
-from raygnn.models.exact import (
-    ExactOptions,
-    InEdges,
-    compute_here,
-    destination_chunks,
-)
+from raygnn.models.exact import ExactOptions, InEdges, compute_here, destination_chunks
 from tests.unit.models.conftest import exact_rows, random_graph
 
 ENCODERS: list[type[Encoder]] = [GCN, GraphSAGE, GAT, GATv2, GIN, Transformer, MLP]

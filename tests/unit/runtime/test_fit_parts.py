@@ -11,9 +11,7 @@ from raygnn.config import LoadedConfig, load_config
 from raygnn.data.ingest.plan_bundle import IngestOptions
 from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.steps import Method
-from raygnn.data.tables.graph_tables import (
-    write_tables,
-)
+from raygnn.data.tables.graph_tables import write_tables
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.runtime.data_checks import find_spec, open_outline, rows_to_fit, with_task_defaults
 from raygnn.runtime.data_source import open_training_tables

@@ -21,21 +21,8 @@ from raygnn.config import load_config, source
 from raygnn.errors import ConfigError
 from raygnn.runtime import sweep
 from raygnn.runtime.sweep import ReportValidations
-from raygnn.runtime.sweep_plan import (
-    TIME_ATTRIBUTE,
-    load_sweep,
-    scheduler,
-    search_space,
-    searcher,
-)
-from raygnn.runtime.sweep_progress import (
-    SweepProgress,
-    TrialRow,
-    as_json,
-    best_value,
-    rank,
-    table,
-)
+from raygnn.runtime.sweep_plan import TIME_ATTRIBUTE, load_sweep, scheduler, search_space, searcher
+from raygnn.runtime.sweep_progress import SweepProgress, TrialRow, as_json, best_value, rank, table
 from tests.errors import raises
 
 CONFIG = {

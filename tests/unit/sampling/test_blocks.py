@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from raygnn.sampling import (
-    HeteroBlock,
-    NodeBatch,
-    blocks_of,
-    hetero_blocks_of,
-)
+from raygnn.sampling import HeteroBlock, NodeBatch, blocks_of, hetero_blocks_of
 from tests.batches import node_loader
 from tests.errors import raises
 from tests.small_graph import EDGE, NODE, SmallGraph, random_graph

@@ -16,12 +16,7 @@ from torch_geometric.sampler import EdgeSamplerInput
 from raygnn.data.bundle import SeedRows
 from raygnn.data.links.supervision import SupervisionEdges
 from raygnn.models import GraphSAGE
-from raygnn.sampling import (
-    LocalGraphStore,
-    NeighborLoader,
-    NeighborSampler,
-    blocks_of,
-)
+from raygnn.sampling import LocalGraphStore, NeighborLoader, NeighborSampler, blocks_of
 from raygnn.sampling.loader import RowPlan
 from raygnn.sampling.temporal import Temporal
 from tests.batches import check_ids, link_loader, node_loader

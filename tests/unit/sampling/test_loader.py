@@ -14,12 +14,7 @@ import pytest
 import torch
 from torch_geometric.sampler import BaseSampler, SamplerOutput
 
-from raygnn.sampling import (
-    LocalGraphStore,
-    NeighborLoader,
-    NeighborSampler,
-    NodeBatch,
-)
+from raygnn.sampling import LocalGraphStore, NeighborLoader, NeighborSampler, NodeBatch
 from raygnn.sampling.prefetch import copied_together
 from tests.batches import check_ids, is_same, node_loader
 from tests.errors import raises

@@ -7,12 +7,7 @@ from hypothesis import strategies as st
 
 from raygnn.data.links.supervision import KnownLinks, KnownPositives
 from raygnn.sampling import LocalGraphStore
-from raygnn.sampling.negatives import (
-    NONE,
-    EvaluationCandidates,
-    MinedNegatives,
-    RandomNegatives,
-)
+from raygnn.sampling.negatives import NONE, EvaluationCandidates, MinedNegatives, RandomNegatives
 from tests.errors import raises
 from tests.small_graph import EDGE, NODE, SmallGraph
 from tests.unit.sampling import reference

@@ -81,12 +81,7 @@ def _as_lists(subgraph: SampledSubgraph) -> dict:
 
 
 @settings(max_examples=150)
-@given(
-    small=_small_graphs(),
-    replace=st.booleans(),
-    key=st.integers(0, 2**64 - 1),
-    data=st.data(),
-)
+@given(small=_small_graphs(), replace=st.booleans(), key=st.integers(0, 2**64 - 1), data=st.data())
 def test_samples_are_those_of_the_definition(small, replace, key, data):
     graph = LocalGraphStore(small.bundle)
     num_hops = data.draw(st.integers(1, 3))
@@ -113,12 +108,7 @@ def test_samples_are_those_of_the_definition(small, replace, key, data):
 
 
 @settings(max_examples=150)
-@given(
-    small=_small_graphs(),
-    replace=st.booleans(),
-    key=st.integers(0, 2**64 - 1),
-    data=st.data(),
-)
+@given(small=_small_graphs(), replace=st.booleans(), key=st.integers(0, 2**64 - 1), data=st.data())
 def test_excluding_pairs_is_sampling_from_the_graph_without_them(small, replace, key, data):
     graph = LocalGraphStore(small.bundle)
     hops = st.lists(st.sampled_from([-1, 1, 2, 3, 70]), min_size=2, max_size=2)

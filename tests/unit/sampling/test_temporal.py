@@ -11,13 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raygnn.data.links.supervision import SupervisionEdges
-from raygnn.sampling import (
-    LinkPlan,
-    LocalGraphStore,
-    NeighborLoader,
-    NeighborSampler,
-    blocks_of,
-)
+from raygnn.sampling import LinkPlan, LocalGraphStore, NeighborLoader, NeighborSampler, blocks_of
 from raygnn.sampling.temporal import Temporal
 from tests.batches import link_loader, node_loader
 from tests.errors import raises

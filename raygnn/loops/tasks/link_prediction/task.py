@@ -59,14 +59,7 @@ from raygnn.sampling.negatives import MinedNegatives
 
 #: Inputs that loss terms may request: scores of the links; embeddings [num_links, channels] of
 #: anchors, of targets, and both concatenated; the module; the batch.
-LINK_INPUTS = (
-    "scores",
-    "anchor_embeddings",
-    "target_embeddings",
-    "embeddings",
-    "model",
-    "batch",
-)
+LINK_INPUTS = ("scores", "anchor_embeddings", "target_embeddings", "embeddings", "model", "batch")
 
 
 class LinkObjective(Objective):
@@ -567,10 +560,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         return self.config.evaluates_by_layers or has_factors
 
     def _weigh(
-        self,
-        recommender: LinearRecommender,
-        encoded: Sequence[tuple[Tensor, Tensor]],
-        split: str,
+        self, recommender: LinearRecommender, encoded: Sequence[tuple[Tensor, Tensor]], split: str
     ) -> None:
         """Sets settings, which do not depend on the encoder, and weights. Collective.
 
