@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from raygnn.command_line import command_parser, exit_process, exit_status_of
 from raygnn.console import say, show
 from raygnn.data.filesystem import absolute, folder_names, redact
-from raygnn.errors import ConfigError
 from raygnn.outputs.model_registry import (
     CHAMPION,
     RegisteredModel,
     models_folder,
-    split_name,
+    named_model,
 )
 from raygnn.outputs.saved_model import SavedModel
 
@@ -41,7 +40,7 @@ def add(name: str, run: str, alias: str | None = None) -> str:
         ConfigError: the name is invalid.
         RunError, DataError: there is no model, or its files are damaged.
     """
-    model, _ = _named(name)
+    model, _ = named_model(name)
     saved = SavedModel.open(run)
     model.add(absolute(run), saved.uri, saved.fingerprint)
     if alias is not None:
@@ -78,21 +77,8 @@ def rollback(name: str) -> str:
     return model.rollback(alias)
 
 
-def _named(name: str) -> tuple[RegisteredModel, str | None]:
-    found = split_name(name)
-    if found is None:
-        raise ConfigError.invalid(
-            "NAME",
-            name,
-            "it is not a name of letters, digits, ., _ and -, perhaps with @ALIAS",
-            "Choose another one",
-            id="registry-name",
-        )
-    return RegisteredModel(found[0]), found[1]
-
-
 def _named_alias(name: str) -> tuple[RegisteredModel, str]:
-    model, alias = _named(name)
+    model, alias = named_model(name)
     return model, alias or CHAMPION
 
 
@@ -117,7 +103,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _described(name: str) -> list[str]:
-    model, _ = _named(name)
+    model, _ = named_model(name)
     aliases = model.aliases()
     lines = [redact(model.uri)]
     for version in model.versions():

@@ -21,7 +21,7 @@ from raygnn.command_line import (
 from raygnn.config import LoadedConfig, load_config
 from raygnn.config.run_section import Promotion
 from raygnn.console import say
-from raygnn.errors import CheckpointError, ConfigError, RunError
+from raygnn.errors import CheckpointError, RunError
 from raygnn.loops.baselines import is_error
 
 if TYPE_CHECKING:
@@ -89,18 +89,14 @@ def retrain(
     from raygnn.documents import parse_yaml
     from raygnn.judging import judge_run
     from raygnn.outputs.comparison import StoredRun
-    from raygnn.outputs.model_registry import CHAMPION, RegisteredModel, split_name
+    from raygnn.outputs.model_registry import CHAMPION, named_model
     from raygnn.outputs.run_folder import RunFolder, RunStatus
     from raygnn.outputs.saved_model import SavedModel
 
-    found = split_name(name)
-    if found is None:
-        raise ConfigError.invalid(
-            "NAME", name, "it is not a registered model", "Add one first", id="registry-name"
-        )
-    registered, alias = RegisteredModel(found[0]), found[1] or CHAMPION
+    registered, alias = named_model(name)
+    alias = alias or CHAMPION
     champion_uri = registered.version_uri(registered.current(alias))
-    champion, label = StoredRun.open(champion_uri), found[0].rstrip("/").rpartition("/")[2]
+    champion, label = StoredRun.open(champion_uri), registered.uri.rstrip("/").rpartition("/")[2]
     own = ["--run.name", f"{label}-{datetime.now(UTC):%Y%m%d}", *overrides]
     loaded = load_config(config, own, allow_modules)
     run = absolute(join(loaded.config.run.storage_path, loaded.config.run.name or ""))

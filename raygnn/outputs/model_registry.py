@@ -36,7 +36,7 @@ from raygnn.data.filesystem import (
     write_bytes,
     write_if_unchanged,
 )
-from raygnn.errors import RunError
+from raygnn.errors import ConfigError, RunError
 from raygnn.loops.model_spec import MODEL_FILE, SPEC_FILE, TREES_FILE
 
 #: Folder of models that are named without a path. Default: `models`.
@@ -102,6 +102,20 @@ def split_name(name: str) -> tuple[str, str | None] | None:
     if "/" not in folder:
         folder = join(models_folder(), folder)
     return absolute(folder), alias or None
+
+
+def named_model(name: str) -> tuple[RegisteredModel, str | None]:
+    """The registered model of `NAME` or `NAME@ALIAS`, and the alias. Raises a ConfigError."""
+    found = split_name(name)
+    if found is None:
+        raise ConfigError.invalid(
+            "NAME",
+            name,
+            "it is not a name of letters, digits, ., _ and -, perhaps with @ALIAS",
+            "Choose another one",
+            id="registry-name",
+        )
+    return RegisteredModel(found[0]), found[1]
 
 
 def find_alias(model: str) -> tuple[RegisteredModel, str] | None:

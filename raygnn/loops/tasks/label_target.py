@@ -233,17 +233,13 @@ class LabelTarget(TaskTarget):
                 "task.args.blend", True, reason, "Leave it out", id="task-blend"
             )
         if output.problem != "regression":
-            if configured:
-                raise ConfigError(
-                    f"task.args.standardize_target=True is invalid: {output.label!r} is not a "
-                    "number to be regressed, but a class. Leave it out.",
-                    id="task-standardize-class",
-                )
-            if self.arguments.clamp:
-                raise ConfigError(
-                    f"task.args.clamp=True is invalid: {output.label!r} is not a number to be "
-                    "regressed, but a class. Leave it out.",
-                    id="task-clamp-class",
+            if configured or self.arguments.clamp:
+                raise ConfigError.invalid(
+                    f"task.args.{'standardize_target' if configured else 'clamp'}",
+                    True,
+                    f"{output.label!r} is not a number to be regressed, but a class",
+                    "Leave it out",
+                    id="task-standardize-class" if configured else "task-clamp-class",
                 )
             output = replace(output, label_counts=self.label_counts())
             label_objective(loaded, output)  # checks weights of classes

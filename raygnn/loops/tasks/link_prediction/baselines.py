@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 
 from raygnn.data.bundle import Bundle
@@ -210,7 +209,8 @@ class LinkBaselines:
 
     def _ease(self, split: str, l2: float) -> Factors:
         links = link_matrix(*self._links_before(split), self._num_nodes)
-        return _SparseRows(links), ease_weights(links, l2)
+        rows = _ScoredRows(lambda rows: torch.from_numpy(links[rows].toarray()))
+        return rows, ease_weights(links, l2)
 
     def _ials(self, split: str, l2: float) -> Factors:
         return ials(*self._links_before(split), self._num_nodes, l2=l2)
@@ -254,9 +254,7 @@ class LinkBaselines:
 
 
 class _ScoredRows:
-    """Rows of anchors that are scores of all targets, [num_rows, num_targets], computed when they
-    are read.
-    """
+    """Rows of anchors, [num_rows, num_targets], such as scores, computed when they are read."""
 
     device = torch.device("cpu")
 
@@ -279,18 +277,6 @@ class _Given(Decoder):
         self, anchor_rows: Tensor, candidate_rows: Tensor, relation: Tensor | int = 0
     ) -> Tensor:
         return anchor_rows[:, candidate_rows.squeeze(1)]  # a copy: the caller may write to it
-
-
-class _SparseRows:
-    """Rows of a matrix, float32 [num_rows, num_columns], dense when they are read."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, rows: sparse.csr_matrix) -> None:
-        self._rows = rows
-
-    def __getitem__(self, index: Tensor) -> Tensor:
-        return torch.from_numpy(self._rows[index.numpy()].toarray())
 
 
 def _num_candidates(loader: LinkLoader) -> int:
