@@ -11,11 +11,13 @@ tables and of the bundle can be dropped at any time.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -70,20 +72,25 @@ class Ingested:
 
 
 class OwnMemory(Thread):
-    """Looks every few milliseconds how much memory is this process's own, inside of a `with`."""
+    """Looks every few milliseconds how much memory is processes' own, inside of a `with`.
 
-    def __init__(self) -> None:
+    Args:
+        pids: of the processes. Default: this one.
+    """
+
+    def __init__(self, pids: Callable[[], Iterable[int]] = lambda: [os.getpid()]) -> None:
         super().__init__(daemon=True)
         self.peak_bytes = 0
+        self._pids = pids
         self._is_over = Event()
 
     def run(self) -> None:
         """Looks until the block is left."""
         while not self._is_over.wait(_LOOK_EVERY_S):
-            self.peak_bytes = max(self.peak_bytes, _own_bytes())
+            self.peak_bytes = max(self.peak_bytes, self._bytes())
 
     def __enter__(self) -> Self:
-        self.peak_bytes = _own_bytes()
+        self.peak_bytes = self._bytes()
         self.start()
         return self
 
@@ -91,12 +98,13 @@ class OwnMemory(Thread):
         self._is_over.set()
         self.join()
 
-
-def _own_bytes() -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError("this kernel does not tell own from mapped memory")
+    def _bytes(self) -> int:
+        found = 0
+        for pid in self._pids():
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+                text = Path(f"/proc/{pid}/status").read_text()
+                found += int(text.partition("RssAnon:")[2].split()[0]) * 1024
+        return found
 
 
 def write_edges(folder: Path, kind: str, scale: Scale) -> float:

@@ -5,16 +5,17 @@
 Nodes are raylets of this machine, and the bucket is its disk, read as a bucket is. Each round
 starts both clusters, and each case runs once before it is timed, so that workers have started.
 With `--clock cpu` a case takes the processor time of its busiest node: that of its raylet and
-workers, and of the process that ingests on the first.
+workers, and of the process that ingests on the first. Memory is the highest sum of what all these
+processes have of their own.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -23,7 +24,7 @@ import psutil
 import pyarrow as pa
 import ray
 from harness import SCALES, Row, Scale, parser, publish
-from ingest import write_edges
+from ingest import OwnMemory, write_edges
 from pyarrow import csv
 from ray._private.node import Node
 from ray.cluster_utils import Cluster
@@ -56,11 +57,15 @@ def write_rows(folder: Path, scale: Scale) -> int:
     return num_rows
 
 
-def busy_s(node: Node) -> float:
-    """Processor time of a node's raylet and workers so far."""
+def processes(node: Node) -> list[psutil.Process]:
+    """A node's raylet and workers."""
     raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
     workers = [p for p in raylet.children() if " ".join(p.cmdline()).startswith("ray::")]
-    return sum(sum(process.cpu_times()[:2]) for process in (raylet, *workers))
+    return [raylet, *workers]
+
+
+def busy_s(node: Node) -> float:
+    return sum(sum(process.cpu_times()[:2]) for process in processes(node))
 
 
 def seconds_of(folder: Path, cache: Path, cluster: Cluster, clock: str) -> float:
@@ -79,40 +84,49 @@ def seconds_of(folder: Path, cache: Path, cluster: Cluster, clock: str) -> float
     return float((times() - began).max())
 
 
-def seconds_on(
+def costs_on(
     num_nodes: int, folder: Path, kinds: Collection[str], clock: str
-) -> dict[tuple[str, str], float]:
-    """Of one ingest by each case and kind of tables."""
+) -> dict[tuple[str, str], tuple[float, int]]:
+    """Seconds and bytes of one ingest by each case and kind of tables."""
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     for _ in range(num_nodes - 1):
         cluster.add_node(num_cpus=1)
     ray.init(address=cluster.address, log_to_driver=False)
-    seconds = {}
+    costs = {}
+
+    def pids() -> list[int]:
+        nodes = [cluster.head_node, *cluster.worker_nodes]
+        return [os.getpid(), *(each.pid for node in nodes for each in processes(node))]
+
     try:
         for case, number in _CASES.items():
             for kind in kinds if number == num_nodes else ():
                 given = folder / kind, folder / "cache", cluster, clock
-                seconds[case, kind] = [seconds_of(*given) for _ in range(2)][1]
+                with OwnMemory(pids) as memory:  # which takes time
+                    seconds_of(*given)
+                costs[case, kind] = seconds_of(*given), memory.peak_bytes
     finally:
         ray.shutdown()
         cluster.shutdown()
-    return seconds
+    return costs
 
 
-def rows_of(amounts: Mapping[str, int], seconds: Mapping[tuple[str, str], float]) -> list[Row]:
+def rows_of(
+    amounts: Mapping[str, int], costs: Mapping[tuple[str, str], tuple[float, float]]
+) -> list[Row]:
     """A row for each kind of tables and case.
 
     Args:
-        seconds: by case and kind.
+        costs: seconds and bytes by case and kind.
     """
     rows = []
     for kind, amount in amounts.items():
-        one = seconds[next(iter(_CASES)), kind]
+        one, _ = costs[next(iter(_CASES)), kind]
         for case in _CASES:
-            found = seconds[case, kind]
-            rows.append(
-                Row(f"{kind}, {case}", amount / found / 1e6, "M/s", one / found, "the first")
-            )
+            seconds, peak = costs[case, kind]
+            rate = amount / seconds / 1e6
+            note = f"{peak / 1e9:.2f} GB"
+            rows.append(Row(f"{kind}, {case}", rate, "M/s", one / seconds, "the first", note=note))
     return rows
 
 
@@ -120,7 +134,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Runs the benchmark."""
     given = parser(__doc__, in_rounds=True).parse_args(argv)
     scale = SCALES[given.scale]
-    scale = replace(scale, num_nodes=scale.num_nodes // 4, num_edges=scale.num_edges // 4)
     Path(given.work).mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="ingest-nodes-", dir=given.work))
     # Tables of this size are cut as large ones are, into as many pieces as two nodes can share.
@@ -133,14 +146,16 @@ def main(argv: Sequence[str] | None = None) -> None:
             edges.name: int(write_edges(edges, "strings", scale)),
         }
         rounds = [
-            seconds_on(1, folder, amounts, given.clock)
-            | seconds_on(2, folder, amounts, given.clock)
+            costs_on(1, folder, amounts, given.clock) | costs_on(2, folder, amounts, given.clock)
             for _ in range(given.rounds or _ROUNDS)
         ]
     finally:
         shutil.rmtree(folder)
-    seconds = {key: median(found[key] for found in rounds) for key in rounds[0]}
-    publish("ingest_nodes", given, rows_of(amounts, seconds))
+    costs = {
+        key: (median(found[key][0] for found in rounds), median(found[key][1] for found in rounds))
+        for key in rounds[0]
+    }
+    publish("ingest_nodes", given, rows_of(amounts, costs))
 
 
 if __name__ == "__main__":
