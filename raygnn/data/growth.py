@@ -42,20 +42,40 @@ class GrowingIds:
     """Original ids of new nodes of a type, and the number of each.
 
     Attributes:
-        ids: in the order of the nodes.
         numbers: by id; an earlier view of `ids` shares it.
     """
 
     def __init__(self, ids: pa.Array) -> None:
-        self.ids, self.numbers = ids[:0], dict[Any, int]()
+        self.numbers: dict[Any, int] = {}
+        self._is_text = pa.types.is_large_string(ids.type)
+        # Integers, or the bounds of texts in `_letters`.
+        self._values = GrowingArray(np.zeros(int(self._is_text), np.int64))
+        self._letters = GrowingArray(np.zeros(0, np.uint8))
         self.append(ids)
 
+    @property
+    def ids(self) -> pa.Array:
+        """In the order of the nodes. Copies nothing."""
+        values = pa.py_buffer(self._values.view())
+        if not self._is_text:
+            return pa.Array.from_buffers(pa.int64(), len(self), [None, values])
+        return pa.LargeStringArray.from_buffers(
+            len(self), values, pa.py_buffer(self._letters.view())
+        )
+
+    def __len__(self) -> int:
+        return len(self._values.view()) - self._is_text
+
     def append(self, ids: pa.Array) -> None:
-        if not len(ids):
-            return
-        first = len(self.ids)
-        self.numbers.update((id, first + i) for i, id in enumerate(ids.to_pylist()))
-        self.ids = pa.concat_arrays([self.ids, ids])
+        """Appends int64 or large_string ids."""
+        self.numbers.update((id, number) for number, id in enumerate(ids.to_pylist(), len(self)))
+        if not self._is_text:
+            self._values.append(ids.to_numpy())
+        elif len(ids):
+            _, bounds, letters = ids.buffers()
+            own = np.frombuffer(bounds, np.int64)[ids.offset : ids.offset + len(ids) + 1]
+            self._values.append(own[1:] - own[0] + len(self._letters.view()))
+            self._letters.append(np.frombuffer(letters or b"", np.uint8)[own[0] : own[-1]])
 
 
 class Growth:
@@ -97,7 +117,7 @@ class Growth:
     def view(self) -> Addition:
         """All rows so far. Later appends do not change it."""
         return Addition(
-            {name: len(growing.ids) for name, growing in self._ids.items()},
+            {name: len(growing) for name, growing in self._ids.items()},
             {name: growing.ids for name, growing in self._ids.items()},
             {t: AddedEdges(*(end.view() for end in ends)) for t, ends in self._edges.items()},
             _views(self._arrays),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+from numba import njit
 
 from raygnn.data import edge_kernels
 from raygnn.data.arrays import ragged_positions
@@ -61,9 +62,13 @@ class ExtendedGraphStore(StoreOfBundle):
     def pick(
         self, edge_type: EdgeType, request: PickRequest, scratch: Scratch | None = None
     ) -> Picks:
-        is_touched, rows = self._touched(edge_type, "in", request.nodes)
-        if rows is None:
+        nodes = request.nodes
+        positions, _ = self._added(edge_type, "in", nodes)
+        is_touched = nodes >= self._num_known(edge_type, "in")
+        is_touched[positions] = True
+        if not is_touched.any():
             return self._known.pick(edge_type, request, scratch)
+        rows = self._joined(edge_type, "in", np.unique(nodes[is_touched]), with_known=True)
         shares = [Share(n, np.flatnonzero(is_touched == n)) for n in (False, True)]
         known, touched = (restricted(request, share.positions) for share in shares)
         picks = [self._known.pick(edge_type, known, scratch), rows.pick(touched)]
@@ -72,20 +77,26 @@ class ExtendedGraphStore(StoreOfBundle):
     def _degrees(
         self, edge_type: EdgeType, direction: str, nodes: np.ndarray, horizon: Horizon | None
     ) -> np.ndarray:
-        of_known = self._known.picker(edge_type, direction)
-        is_touched, rows = self._touched(edge_type, direction, nodes)
-        if rows is None:
-            return of_known.degrees(nodes, horizon)
-        touched, others = np.flatnonzero(is_touched), np.flatnonzero(~is_touched)
-        counts = np.empty(len(nodes), np.int64)
-        counts[others] = of_known.degrees(nodes[others], restricted_horizon(horizon, others))
-        counts[touched] = rows.degrees(nodes[touched], restricted_horizon(horizon, touched))
+        counts = np.zeros(len(nodes), np.int64)
+        known = np.flatnonzero(nodes < self._num_known(edge_type, direction))
+        picker = self._known.picker(edge_type, direction)
+        counts[known] = picker.degrees(nodes[known], restricted_horizon(horizon, known))
+        positions, _ = self._added(edge_type, direction, nodes)
+        if horizon is None:
+            return counts + np.bincount(positions, minlength=len(nodes))
+        if len(positions):
+            positions = np.unique(positions)
+            added = self._joined(
+                edge_type, direction, np.unique(nodes[positions]), with_known=False
+            )
+            of_added = restricted_horizon(horizon, positions)
+            counts[positions] += added.degrees(nodes[positions], of_added)
         return counts
 
     def _out_degrees(self, edge_type: EdgeType, nodes: np.ndarray) -> np.ndarray:
         positions, _ = self._added(edge_type, "out", nodes)
         counts = np.bincount(positions, minlength=len(nodes))
-        is_known = nodes < self._bundle.graph.num_nodes(edge_type[0])
+        is_known = nodes < self._num_known(edge_type, "out")
         counts[is_known] += self._known.neighbor_degrees(edge_type, nodes[is_known])
         return counts
 
@@ -105,28 +116,27 @@ class ExtendedGraphStore(StoreOfBundle):
                 self._chains[key] = EdgeChains.of(num_known, added.num_new[node_type], by)
         return self._chains[key].find(nodes, len(added.edges[edge_type].sources))
 
-    def _touched(
-        self, edge_type: EdgeType, direction: str, nodes: np.ndarray
-    ) -> tuple[np.ndarray, _TouchedRows | None]:
-        """bool [num_nodes], whether nodes are new or have added edges, and all edges of these."""
-        positions, _ = self._added(edge_type, direction, nodes)
-        is_touched = nodes >= self._bundle.graph.num_nodes(edge_type[2 if direction == "in" else 0])
-        is_touched[positions] = True
-        if not is_touched.any():
-            return is_touched, None
-        touched = np.unique(nodes[is_touched])
-        added = self._added(edge_type, direction, touched)
-        return is_touched, _TouchedRows(self._bundle, edge_type, direction, touched, *added)
+    def _num_known(self, edge_type: EdgeType, direction: str) -> int:
+        return self._bundle.graph.num_nodes(edge_type[2 if direction == "in" else 0])
+
+    def _joined(
+        self, edge_type: EdgeType, direction: str, nodes: np.ndarray, *, with_known: bool
+    ) -> _JoinedEdges:
+        known = self._known.picker(edge_type, direction).adjacency
+        num_known = np.searchsorted(nodes, self._num_known(edge_type, direction))
+        of_known = nodes[: num_known if with_known else 0]
+        added = self._added(edge_type, direction, nodes)
+        return _JoinedEdges(self._bundle, edge_type, direction, nodes, known, of_known, *added)
 
 
-class _TouchedRows(Bundle):
-    """All edges of one type of some nodes.
-
-    Edges have the order of an ingest of the complete tables.
+class _JoinedEdges(Bundle):
+    """Edges of one type of some nodes, in the order of an ingest of the complete tables.
 
     Args:
         nodes: int64, dense ids, distinct and ascending.
-        rows, added: int64, their added edges: position in `nodes`, and edge.
+        known: edges of the graph.
+        of_known: the first of the nodes, whose edges in the graph are among them.
+        rows, added: int64, added edges of the nodes: position in `nodes`, and edge.
     """
 
     def __init__(
@@ -135,6 +145,8 @@ class _TouchedRows(Bundle):
         edge_type: EdgeType,
         direction: str,
         nodes: np.ndarray,
+        known: Csc | Csr,
+        of_known: np.ndarray,
         rows: np.ndarray,
         added: np.ndarray,
     ) -> None:
@@ -143,23 +155,20 @@ class _TouchedRows(Bundle):
         self._graph, self._addition = bundle.graph, bundle.addition
         self._edge_type, self._extended = edge_type, bundle
         self.nodes = nodes
-        edges = self._addition.edges[edge_type]
-        neighbors = edges[direction != "in"][added]
-        first_new = self._graph.num_nodes(edge_type[2 if direction == "in" else 0])
-        num_known = int(np.searchsorted(self.nodes, first_new))
-        known = self._graph.csc(edge_type) if direction == "in" else self._graph.csr(edge_type)
-        known_rows, known_edges = ragged_positions(known.indptr, self.nodes[:num_known])
+        neighbors = self._addition.edges[edge_type][direction != "in"][added]
+        known_rows, known_edges = ragged_positions(known.indptr, of_known)
         rows = np.concatenate([known_rows, rows])
         indices = np.concatenate([known.indices[known_edges], neighbors])
         indices = indices.astype(known.indices.dtype)
+        num_known = len(known_edges)
         if known.e_id is not None:
             known_edges = known.e_id[known_edges].astype(np.int64)
         self._own_edges = np.concatenate([known_edges, self._graph.num_edges(edge_type) + added])
-        self._order = self._sorted(rows, indices)
+        self._order = self._sorted(num_known, rows, indices)
         self._indices = indices[self._order]
         self._indptr = np.append(0, np.cumsum(np.bincount(rows, minlength=len(self.nodes))))
         self._e_id = self._own_edges[self._order]
-        self._picker = _TouchedPicker(self, edge_type, direction)
+        self._picker = _JoinedPicker(self, edge_type, direction)
 
     def pick(self, request: PickRequest) -> Picks:
         picks = self._picker.pick(request, Scratch())
@@ -185,20 +194,39 @@ class _TouchedRows(Bundle):
         fill_alias(self._indptr, None, weights, table)
         return table
 
-    def _sorted(self, rows: np.ndarray, neighbors: np.ndarray) -> np.ndarray:
+    def _sorted(self, num_known: int, rows: np.ndarray, neighbors: np.ndarray) -> np.ndarray:
         columns = self.columns(self._edge_type)
         time = next((name for name, column in columns.items() if column.role == "time"), None)
-        if time is None:
-            return np.lexsort((neighbors, rows))
-        if time not in self._addition.columns(self._edge_type):  # nothing reads it
-            return np.argsort(rows, kind="stable")
-        self._order = np.arange(len(rows))
-        times = edge_kernels.time_keys(self.column(self._edge_type, time))
-        return np.lexsort((neighbors, times, rows))
+        times = np.zeros(len(rows), np.int64)
+        if time is not None and time in self._addition.columns(self._edge_type):
+            self._order = np.arange(len(rows))
+            times = edge_kernels.time_keys(self.column(self._edge_type, time))
+        elif time is not None:  # nothing reads it
+            neighbors = np.zeros_like(neighbors)
+        keys = rows, times, neighbors
+        added = num_known + np.lexsort([key[num_known:] for key in keys[::-1]])
+        return _merged(num_known, added, *keys)
 
 
-class _TouchedPicker(LocalPicker):
-    def __init__(self, rows: _TouchedRows, edge_type: EdgeType, direction: str) -> None:
+@njit(nogil=True, cache=True)
+def _merged(num_known, added, rows, times, neighbors):  # type: ignore[no-untyped-def]
+    """The order of edges by (row, time, neighbor), the first `num_known` and `added` in order."""
+    order = np.empty(len(rows), np.int64)
+    known = 0
+    for i in range(len(added)):
+        edge = added[i]
+        key = rows[edge], times[edge], neighbors[edge]
+        while known < num_known and (rows[known], times[known], neighbors[known]) <= key:
+            order[known + i] = known
+            known += 1
+        order[known + i] = edge
+    for edge in range(known, num_known):
+        order[edge + len(added)] = edge
+    return order
+
+
+class _JoinedPicker(LocalPicker):
+    def __init__(self, rows: _JoinedEdges, edge_type: EdgeType, direction: str) -> None:
         super().__init__(rows, edge_type, direction)
         self._nodes, self._extended = rows.nodes, rows._extended
 

@@ -63,8 +63,8 @@ class Answers:
         follow: folder or URI of an event log, whose rows are part of the graph.
         start: position and sha256 of the log that the graph's tables contain.
         until: position of the log to stop at; None reads all.
-        is_alone: computes each question alone, as always with a log, so that its answer can be
-            computed again bit for bit.
+        is_alone: computes each question alone, so that its answer can be computed again bit for
+            bit.
 
     Raises:
         ConfigError: the model or an option cannot follow a log.
@@ -84,7 +84,7 @@ class Answers:
         is_alone: bool = False,
     ) -> None:
         self._columns = columns
-        self._is_alone = is_alone or follow is not None
+        self._is_alone = is_alone
         self._every = model.open(graph, as_of=as_of)
         self._near = self._every
         self._at = lru_cache(_TIMES_KEPT)(self._every.as_of)

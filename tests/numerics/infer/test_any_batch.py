@@ -320,6 +320,9 @@ def test_a_followed_log_gives_the_whole_tables(
         for question in past:
             (answer,) = answers.answer([question])
             given.append((question, answer, answer.version))
+        for question, answer in zip(past, answers.answer(past), strict=True):  # in one batch
+            column = "embedding" if isinstance(question, Embed) else "probability"
+            assert _values(answer, column) == pytest.approx(_numbers(answers, question), abs=1e-5)
     assert {version.position for *_, version in given} == set(ends)
     as_of = [answer for question, answer, _ in given if getattr(question, "time", None)]
     assert all(answer == as_of[0] for answer in as_of)  # no later event changes it
