@@ -9,18 +9,41 @@ from typing import Any
 from raygnn.console import say
 from raygnn.data.filesystem import exists, is_remote
 from raygnn.errors import RunError
+from raygnn.inference.evaluate import Judged
 from raygnn.outputs.comparison import StoredRun
 from raygnn.trained_model import load
 
 
-def judge_run(
-    run: StoredRun, newest: StoredRun, graph: str | None, allow_outside: Sequence[str] = ()
-) -> dict[str, Any]:
+def judge_run(run: StoredRun, newest: StoredRun, graph: str | None) -> dict[str, Any]:
     """Metrics of a run's model on the test rows of the newest run, as `metrics.json` has them.
+    Arguments and errors: see `judge`.
+    """
+    judged = judge(run, newest, graph)
+    assert judged.rows is not None
+    return {
+        **{f"test/{name}": value for name, value in judged.metrics.items()},
+        "intervals": {f"test/{name}": ends for name, ends in judged.intervals.items()},
+        "standard_errors": {f"test/{name}": e for name, e in judged.standard_errors.items()},
+        "test_rows": judged.rows.digest,
+    }
+
+
+def judge(
+    run: StoredRun,
+    newest: StoredRun,
+    graph: str | None,
+    allow_outside: Sequence[str] = (),
+    allow_modules: Sequence[str] = (),
+    *,
+    with_outputs: bool = False,
+) -> Judged:
+    """Evaluates a run's model on the test rows of the newest run.
 
     Args:
         graph: of the newest run; None takes that of its config, if it is local.
         allow_outside: as `data.allow_outside`, for this graph.
+        allow_modules: modules whose classes the config of the run may name.
+        with_outputs: see `TrainedModel.judge`.
     Raises:
         RaygnnError: the model, the graph or the rows are not there.
     """
@@ -32,7 +55,8 @@ def judge_run(
     say(f"{run.name}: predicting the test rows of {newest.name}")
     splits = json.dumps(newest.data.get("splits"))
     keys = ["--data.splits", splits, "--data.allow_outside", json.dumps([*allow_outside])]
-    judged = load(run.uri, keys).judge(uri, split="test")
+    model = load(run.uri, keys, allow_modules=allow_modules)
+    judged = model.judge(uri, split="test", with_outputs=with_outputs)
     rows = judged.rows
     if rows is None or rows.digest != newest.metrics["test_rows"]:
         raise RunError(
@@ -45,9 +69,4 @@ def judge_run(
             "same splits.",
             id="report-learned-rows",
         )
-    return {
-        **{f"test/{name}": value for name, value in judged.metrics.items()},
-        "intervals": {f"test/{name}": ends for name, ends in judged.intervals.items()},
-        "standard_errors": {f"test/{name}": e for name, e in judged.standard_errors.items()},
-        "test_rows": rows.digest,
-    }
+    return judged

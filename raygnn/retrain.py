@@ -25,6 +25,7 @@ from raygnn.errors import CheckpointError, RunError
 from raygnn.loops.baselines import is_error
 
 if TYPE_CHECKING:
+    from raygnn.inference.evaluate import Judged
     from raygnn.outputs.comparison import StoredRun
 
 #: Exit status if the champion stays.
@@ -53,7 +54,8 @@ class Retrained:
         version: of the challenger, a version of the registered model.
         is_promoted: whether the alias names it now.
         metric: by which both were judged on the same rows.
-        champion, challenger: its values, and standard errors (NaN if unknown).
+        champion, challenger: its values.
+        error: standard error of their difference on these rows; NaN if unknown.
         reason: a sentence.
     """
 
@@ -61,8 +63,9 @@ class Retrained:
     version: str
     is_promoted: bool
     metric: str
-    champion: tuple[float, float]
-    challenger: tuple[float, float]
+    champion: float
+    challenger: float
+    error: float
     reason: str
 
 
@@ -87,7 +90,7 @@ def retrain(
     """
     from raygnn.data.filesystem import absolute, join, read_text
     from raygnn.documents import parse_yaml
-    from raygnn.judging import judge_run
+    from raygnn.judging import judge
     from raygnn.outputs.comparison import StoredRun
     from raygnn.outputs.model_registry import CHAMPION, named_model
     from raygnn.outputs.run_folder import RunFolder, RunStatus
@@ -114,16 +117,20 @@ def retrain(
         _train(loaded)
     challenger, saved = StoredRun.open(run), SavedModel.open(run, allow_modules=allow_modules)
     metric = _metric(loaded, challenger)
-    data = loaded.config.data
-    judged = champion.judged(judge_run(champion, challenger, data.uri, data.allow_outside))
-    before, after = _with_error(judged, metric), _with_error(challenger, metric)
+    of_data = loaded.config.data.uri, loaded.config.data.allow_outside, allow_modules
+    of_champion, of_challenger = (
+        judge(each, challenger, *of_data, with_outputs=True) for each in (champion, challenger)
+    )
+    of_metric = metric.partition("/")[2]
+    before, after = of_champion.metrics[of_metric], of_challenger.metrics[of_metric]
+    error = _error_of_difference(of_champion, of_challenger, of_metric)
     registered.add(run, saved.uri, saved.fingerprint)
-    is_better, reason = _decide(loaded.config.run.promotion, metric, before, after)
+    is_better, reason = _decide(loaded.config.run.promotion, metric, before, after, error)
     if registered.current(alias) == saved.fingerprint:
         is_better, reason = True, "the challenger is the champion already"
     elif is_better:
         registered.set_alias(alias, saved.fingerprint)
-    return Retrained(run, saved.fingerprint, is_better, metric, before, after, reason)
+    return Retrained(run, saved.fingerprint, is_better, metric, before, after, error, reason)
 
 
 def _moved_splits(champion: StoredRun, loaded: LoadedConfig) -> dict[str, Any] | None:
@@ -181,27 +188,33 @@ def _metric(loaded: LoadedConfig, challenger: StoredRun) -> str:
     return chosen
 
 
-def _with_error(run: StoredRun, metric: str) -> tuple[float, float]:
-    """A test metric, and its standard error; NaN if unknown."""
-    error = run.metrics.get("standard_errors", {}).get(metric)
-    if error is None:
-        low, high = run.metrics.get("intervals", {}).get(metric) or (math.nan, math.nan)
-        error = (high - low) / (2 * _OF_INTERVAL)
-    return float(run.metrics[metric]), error
+def _error_of_difference(before: Judged, after: Judged, metric: str) -> float:
+    """The standard error of a difference: of paired rows, else as of independent models."""
+    assert before.outputs is not None
+    assert after.outputs is not None
+    error = after.outputs.error_of_difference(metric, before.outputs)
+    return (
+        error
+        if not math.isnan(error)
+        else math.hypot(*(_error(j, metric) for j in (before, after)))
+    )
+
+
+def _error(judged: Judged, metric: str) -> float:
+    low, high = judged.intervals.get(metric) or (math.nan, math.nan)
+    return judged.standard_errors.get(metric, (high - low) / (2 * _OF_INTERVAL))
 
 
 def _decide(
-    rule: Promotion, metric: str, before: tuple[float, float], after: tuple[float, float]
+    rule: Promotion, metric: str, before: float, after: float, error: float
 ) -> tuple[bool, str]:
-    gain = (after[0] - before[0]) * (-1 if is_error(metric) else 1)
-    error = math.hypot(before[1], after[1])
+    gain = (after - before) * (-1 if is_error(metric) else 1)
     needed = rule.min_gain + (0.0 if math.isnan(error) else rule.num_errors * error)
     is_better = gain > needed
     verb = "is promoted" if is_better else "is not promoted"
     return is_better, (
-        f"{metric} on the newest test rows: champion {before[0]:.4f} ± {before[1]:.4f}, challenger "
-        f"{after[0]:.4f} ± {after[1]:.4f}. The challenger {verb}: it gains {gain:.4f}, and needs "
-        f"more than {needed:.4f}"
+        f"{metric} on the newest test rows: champion {before:.4f}, challenger {after:.4f}. The "
+        f"challenger {verb}: it gains {gain:.4f} ± {error:.4f}, and needs more than {needed:.4f}"
     )
 
 

@@ -229,12 +229,21 @@ class TrainedModel(nn.Module):
         return self.judge(data, split=split, exact=exact).metrics
 
     def judge(
-        self, data: Any = None, *, split: str | None = None, exact: bool | None = None
+        self,
+        data: Any = None,
+        *,
+        split: str | None = None,
+        exact: bool | None = None,
+        with_outputs: bool = False,
     ) -> Judged:
-        """Evaluates the model as `evaluate` does, with intervals and the rows."""
+        """Evaluates the model as `evaluate` does, with intervals and the rows, perhaps also their
+        outputs.
+        """
         saved = self._open_saved(with_metrics=True)
         is_exact = saved.loaded.config.training.eval == "exact" if exact is None else exact
-        return judge_model(saved, self.module, self._bundle(data), split, exact=is_exact)
+        bundle = self._bundle(data)
+        how = {"exact": is_exact, "with_outputs": with_outputs}
+        return judge_model(saved, self.module, bundle, split, **how)
 
     def probe(
         self,

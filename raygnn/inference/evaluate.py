@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from raygnn.config import Config, LoadedConfig
 from raygnn.config.data_section import HashSplit
@@ -21,15 +23,59 @@ from raygnn.inference.open_graph import OpenGraph
 from raygnn.loops.evaluation import evaluate
 from raygnn.loops.process import process_prepared
 from raygnn.loops.split_rows import SplitRows
+from raygnn.loops.task import EvalOutput
 from raygnn.loops.tasks.build_sampler import with_all_neighbors
 from raygnn.loops.tasks.exact_encoding import is_layerwise
+from raygnn.loops.tasks.label_task import LabelTask
 from raygnn.loops.tasks.node_classification.task import NodeClassification
-from raygnn.metrics import R2, Accuracy, F1Macro, F1Micro, MeanAbsoluteError, SumMetric
+from raygnn.metrics import R2, Accuracy, F1Macro, F1Micro, MeanAbsoluteError, SumMetric, metrics_of
+from raygnn.metrics.standard_errors import paired_error
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.outputs.saved_model import SavedModel
 
 # Not a split to train by, so the check of configs refuses it.
 _ALL_ARE_TEST = HashSplit(type="hash").model_copy(update={"fractions": [0.0, 0.0, 1.0]})
+
+
+@dataclass(frozen=True)
+class JudgedOutputs:
+    """What metrics compare: outputs and targets, in the order of ids that all models share.
+
+    Attributes:
+        metrics: of the config or task.
+        groups: int64 [num_rows], the entity of each row.
+    """
+
+    metrics: Sequence[Any]
+    predictions: Tensor
+    targets: Tensor
+    groups: np.ndarray
+
+    @classmethod
+    def of(cls, task: Any, metrics: Sequence[Any], outputs: Sequence[EvalOutput]) -> JudgedOutputs:
+        ids, order = torch.cat([output.ids for output in outputs]).sort(stable=True)
+        predictions = torch.cat([output.prediction for output in outputs])[order]
+        targets = torch.cat([output.target for output in outputs])[order]
+        groups = task.groups(ids.numpy()) if isinstance(task, LabelTask) else ids.numpy()
+        return cls(metrics, predictions, targets, groups)
+
+    def error_of_difference(self, metric: str, other: JudgedOutputs) -> float:
+        """The standard error of the difference of a metric to that of another model on the same
+        rows; NaN if it is not one of `metrics`, or the rows are not the same.
+        """
+        if not torch.equal(self.targets, other.targets):
+            return math.nan
+
+        def difference(rows: np.ndarray) -> float:
+            return self.value(metric, rows) - other.value(metric, rows)
+
+        return paired_error(difference, self.groups)
+
+    def value(self, metric: str, rows: np.ndarray) -> float:
+        """A metric of some rows, int64 positions; NaN if it is not one of `metrics`."""
+        at = torch.from_numpy(rows)
+        values = metrics_of(self.metrics, self.predictions[at], self.targets[at])
+        return values.get(metric, math.nan)
 
 
 @dataclass(frozen=True)
@@ -40,16 +86,24 @@ class Judged:
         intervals: 95 % intervals by metric, if there are enough batches.
         standard_errors: by metric, if known.
         rows: the rows of the split; None if unknown.
+        outputs: of all rows, if they were asked for.
     """
 
     metrics: dict[str, float]
     intervals: dict[str, tuple[float, float]]
     standard_errors: dict[str, float]
     rows: SplitRows | None
+    outputs: JudgedOutputs | None = None
 
 
 def judge_model(
-    saved: SavedModel, model: nn.Module, bundle: Bundle, split: str | None, *, exact: bool
+    saved: SavedModel,
+    model: nn.Module,
+    bundle: Bundle,
+    split: str | None,
+    *,
+    exact: bool,
+    with_outputs: bool = False,
 ) -> Judged:
     """Evaluates a model with the metrics of its config or task; see `TrainedModel.evaluate`.
 
@@ -58,6 +112,7 @@ def judge_model(
     Args:
         saved: opened with its metrics.
         exact: seeds with times are sampled as of their own, with all neighbors.
+        with_outputs: also returns `Judged.outputs`, of one rank.
     """
     if split is not None and split not in SPLIT_NAMES:
         raise ConfigError(
@@ -91,7 +146,17 @@ def judge_model(
                     "metrics.json has the metrics from before"
                 )
             intervals: dict[str, tuple[float, float]] = {}
-            metrics = evaluate(task, name, None, task.build_metrics(), intervals=intervals)
+            of_rows, outputs = task.build_metrics(), list[EvalOutput]()
+
+            def keep(made: Iterator[EvalOutput], _: int) -> Iterator[EvalOutput]:
+                for each in made:
+                    ids, *rows = (t.cpu().clone() for t in (each.ids, each.prediction, each.target))
+                    outputs.append(replace(each, ids=ids, prediction=rows[0], target=rows[1]))
+                    yield each
+
+            watch = keep if with_outputs else None
+            metrics = evaluate(task, name, None, of_rows, watch, intervals=intervals)
+            kept_outputs = JudgedOutputs.of(task, of_rows, outputs) if outputs else None
             rows, precision = task.split_rows(name, None), task.precision(name)
     if not metrics:
         raise DataError(
@@ -109,7 +174,7 @@ def judge_model(
         if precision is not None and (error := precision.standard_error(key, value)) is not None
     }
     of_kept = {key: ends for key, ends in found.items() if key in kept}
-    return Judged(kept, of_kept, errors, rows)
+    return Judged(kept, of_kept, errors, rows, kept_outputs)
 
 
 def _as_asked(

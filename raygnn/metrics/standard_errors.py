@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,30 @@ def standard_error(influence: np.ndarray, groups: np.ndarray) -> float:
     _, places = np.unique(groups, return_inverse=True)
     sums = np.bincount(places, weights=_centered(influence))
     return float(np.sqrt(np.square(sums).sum()) / max(len(influence), 1))
+
+
+_NUM_PARTS = 50
+
+
+def paired_error(
+    difference: Callable[[np.ndarray], float], groups: np.ndarray, seed: int = 0
+) -> float:
+    """The standard error of a difference of two predictions of the same rows, for any metric.
+
+    Args:
+        difference: that of some rows, given int64 positions.
+        groups: int64 [num_rows], such as the entity of each row. Its rows stay together.
+    Returns:
+        NaN with fewer than two groups, or if some rows have no difference.
+    Source: delete-a-group jackknife, Kott 2001, with 50 random parts.
+    """
+    entities, places = np.unique(groups, return_inverse=True)
+    num_parts = min(_NUM_PARTS, len(entities))
+    if num_parts < 2:
+        return float("nan")
+    part = np.random.default_rng(seed).permutation(len(entities))[places] % num_parts
+    others = np.array([difference(np.flatnonzero(part != i)) for i in range(num_parts)])
+    return float(np.sqrt((num_parts - 1) * np.square(others - others.mean()).mean()))
 
 
 def _centered(values: np.ndarray) -> np.ndarray:

@@ -9,10 +9,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 import yaml
 
 import raygnn.registry
 import raygnn.train
+from raygnn.inference.evaluate import JudgedOutputs
+from raygnn.loops.baselines import precision_of
+from raygnn.metrics import AUROC, Accuracy, F1Macro
 from raygnn.outputs.model_registry import RegisteredModel, resolved
 from raygnn.retrain import KEPT, main
 from raygnn.runtime import launch as launching
@@ -87,6 +91,43 @@ def champion(tmp_path: Path) -> RegisteredModel:
     raygnn.train.fit(config)
     raygnn.registry.add(f"{tmp_path}/orders", str(tmp_path / "runs" / "run"), alias="champion")
     return RegisteredModel(f"{tmp_path}/orders")
+
+
+def _outputs(scores: np.ndarray, labels: np.ndarray) -> JudgedOutputs:
+    both = torch.from_numpy(np.stack([-scores, scores], axis=1))
+    metrics = [kind(2, "multi_class") for kind in (Accuracy, AUROC, F1Macro)]
+    return JudgedOutputs(metrics, both, torch.from_numpy(labels), np.arange(len(labels)) // 2)
+
+
+def _gain(metric: str, before: JudgedOutputs, after: JudgedOutputs) -> tuple[float, float]:
+    rows = np.arange(len(before.targets))
+    gain = after.value(metric, rows) - before.value(metric, rows)
+    return gain, after.error_of_difference(metric, before)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "auroc", "f1_macro"])
+def test_a_gain_on_the_same_rows_is_recognised_and_noise_is_chance(metric):
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(60):  # equally good models that differ in some rows
+        labels = rng.integers(0, 2, 600)
+        shared = labels - 0.5 + rng.normal(0, 0.6, 600)
+        models = (_outputs(shared + rng.normal(0, 0.2, 600), labels) for _ in range(2))
+        found.append(_gain(metric, *models))
+    gain, error = np.array(found).T
+    assert error.mean() == pytest.approx(gain.std(), rel=0.3)
+    assert 0.25 < (gain > 0).mean() < 0.75
+    assert 0.05 < (gain > error).mean() < 0.3
+    assert (gain > 2 * error).mean() < 0.1
+
+    labels = rng.integers(0, 2, 2_000)
+    shared = labels - 0.5 + rng.normal(0, 0.6, 2_000)
+    worse = _outputs(shared + rng.normal(0, 0.2, 2_000), labels)
+    gain_of_better, error_of_better = _gain(metric, worse, _outputs(shared, labels))
+    assert gain_of_better > 2 * error_of_better
+    unpaired = precision_of("multi_class", 2, labels, 1).standard_error(metric, 0.8)
+    assert unpaired is not None
+    assert gain_of_better < 2 * np.hypot(unpaired, unpaired)
 
 
 def test_a_challenger_is_judged_on_newer_rows_and_promoted_if_it_is_better(
