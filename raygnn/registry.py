@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Sequence
 
 from raygnn.command_line import command_parser, exit_process, exit_status_of
 from raygnn.console import say, show
-from raygnn.data.filesystem import absolute, folder_names, redact
+from raygnn.data.filesystem import absolute, folder_names, join, redact
+from raygnn.outputs import mlflow_registry
 from raygnn.outputs.model_registry import (
     CHAMPION,
     RegisteredModel,
     models_folder,
     named_model,
+    resolved,
 )
 from raygnn.outputs.saved_model import SavedModel
 
@@ -33,15 +36,20 @@ def add(name: str, run: str, alias: str | None = None) -> str:
     """Adds the model of a finished run, and returns its version.
 
     Args:
-        name: of the registered model, a folder or URI.
+        name: of the registered model, a folder or URI; or `models:/NAME` of MLflow's registry.
         run: folder or URI of the run, or of an exported model.
         alias: is set to the version.
     Raises:
         ConfigError: the name is invalid.
         RunError, DataError: there is no model, or its files are damaged.
     """
-    model, _ = named_model(name)
+    run = resolved(run)
     saved = SavedModel.open(run)
+    if name.startswith(mlflow_registry.PREFIX):
+        with tempfile.TemporaryDirectory() as folder:
+            RegisteredModel(folder).add(absolute(run), saved.uri, saved.fingerprint)
+            return mlflow_registry.added(name, join(folder, saved.fingerprint), alias)
+    model, _ = named_model(name)
     model.add(absolute(run), saved.uri, saved.fingerprint)
     if alias is not None:
         model.set_alias(alias, saved.fingerprint)
@@ -120,7 +128,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = command_parser("raygnn models", _EXAMPLES, description=_DESCRIPTION)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     command = actions.add_parser("add", help="copy the model of a run into the folder")
-    command.add_argument("name", metavar="NAME")
+    command.add_argument("name", metavar="NAME", help="or models:/NAME of MLflow's registry")
     command.add_argument("run", metavar="RUN", help="folder or URI of a run or an exported model")
     command.add_argument("--alias", metavar="ALIAS", help="set this alias to the new version")
     command = actions.add_parser("list", help="print versions, aliases and their history")
