@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,7 @@ from raygnn.data.checksums import Seal
 from raygnn.data.event_log import Entry, EventLog
 from raygnn.inference.open_graph import OpenGraph
 from raygnn.models.hetero import CONVS
+from raygnn.serving import compaction
 from raygnn.serving.answers import Answers
 from raygnn.serving.compaction import newest_tables, overrides_of
 from raygnn.serving.messages import Embed, NewRows, Predict, Question, Refused, Score, TopK
@@ -356,17 +358,21 @@ def test_a_followed_log_gives_the_whole_tables(
 
 
 def _check_compacted(case: Case, log: str, position: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A killed compaction is not there; a complete one has the rows that it says."""
+    """One that is killed or finds no space is not there; a complete one has its rows."""
 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     before = newest_tables(case.old, log)
-    if position:
-        with monkeypatch.context() as patched:
-            patched.setattr(Seal, "write", killed)
-            with pytest.raises(KeyboardInterrupt):
-                raygnn.events.compact(log, case.run, case.old)
+    for place, name, fail in ((compaction, "write_parquet", full), (Seal, "write", killed)):
+        if position:
+            with monkeypatch.context() as patched:
+                patched.setattr(place, name, fail)
+                with pytest.raises((KeyboardInterrupt, OSError)):
+                    raygnn.events.compact(log, case.run, case.old)
     assert newest_tables(case.old, log) == before
     tables = raygnn.events.compact(log, case.run, case.old)
     assert newest_tables(case.old, log)[:2] == (tables, position)

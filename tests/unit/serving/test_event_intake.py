@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
+import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +32,7 @@ from raygnn.serving.app import build_app
 from raygnn.serving.event_intake import EventIntake
 from raygnn.serving.messages import Appended, Events
 from tests.graph_writer import write_graph
+from tests.wait_until import wait_until
 
 TO = "n__to__n"
 SAVED: Any = SimpleNamespace(spec=SimpleNamespace(embedded_types=frozenset()))
@@ -139,6 +142,37 @@ def test_several_clients_and_another_writer_lose_nothing(intake, graph, tmp_path
     ids = rows.addition.ids["n"].to_pylist()
     assert len(ids) == len(set(ids)) == 12 + 4 + 4
     assert len(rows.addition.edges["n", "to", "n"].sources) == 12
+
+
+def _serve_until_killed(graph: Any, folder: Path, accepted: Any) -> None:
+    intake = EventIntake(rows_of(graph), EventLog.create(str(folder)))
+    for first in range(0, 10**9, 10):  # as a client that has seen no answer yet
+        keys = [str(first + i) for i in range(10)]
+        edge = {TO: [{"s": "a", "t": "b", "day": 20}]}
+        for posted in [intake.post(Events(edges=edge, key=key)) for key in keys]:
+            posted.result(60)
+        os.write(accepted, "".join(f"{key}\n" for key in keys).encode())
+
+
+def test_a_killed_server_loses_no_accepted_event_and_repeats_none(graph, tmp_path):
+    reading, writing = os.pipe()
+    for number in range(3):
+        arguments = graph, tmp_path, writing
+        context = multiprocessing.get_context("fork")
+        process = context.Process(target=_serve_until_killed, args=arguments)
+        process.start()
+        wait_until(lambda: len(list(tmp_path.glob("[0-9]*"))) > 3 * number)  # noqa: B023
+        time.sleep(0.03 * number)
+        process.kill()
+        process.join()
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        accepted = file.read().splitlines()
+    keys = [each.key for segment in EventLog(str(tmp_path)).read() for each in segment.entries]
+    assert set(accepted) <= set(keys)
+    assert len(keys) == len(set(keys)) >= 70
+    addition = followed(graph, tmp_path).addition
+    assert len(addition.edges["n", "to", "n"].sources) == len(keys)
 
 
 def test_a_full_disk_refuses_events_and_loses_none(intake, graph, tmp_path, monkeypatch):
