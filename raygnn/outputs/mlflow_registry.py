@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -55,10 +56,9 @@ def added(uri: str, folder: str, alias: str | None) -> str:
 
 def _import_mlflow(uri: str) -> Any:
     try:
-        import mlflow
+        return importlib.import_module("mlflow")
     except ImportError as error:
         raise _refused(uri, "the package mlflow is not installed here") from error
-    return mlflow
 
 
 def _refused(uri: str, reason: str) -> RunError:
