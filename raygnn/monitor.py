@@ -6,8 +6,11 @@ import argparse
 import json
 from collections.abc import Sequence
 from datetime import date, datetime
+from http.client import HTTPException
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 from raygnn.command_line import (
     add_allow_module,
@@ -17,20 +20,24 @@ from raygnn.command_line import (
     exit_status_of,
 )
 from raygnn.console import say, warn
-from raygnn.errors import DataError
+from raygnn.data.checksums import cause_of
+from raygnn.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from raygnn.serving.monitoring import Figure
 
 #: Exit status if a figure is beyond its limit.
 ALARM = 3
+_WEBHOOK_WITHIN_S = 20.0
+_TARGET = "neighbor_id"  # column of links
 _USAGE = """\
 raygnn monitor MODEL ANSWERS --graph URI [options] [--section.key value ...]
 
 Computes how recorded answers of a server differ from training: with --labels, their metrics over
 time beside those of the test; drift of columns and predictions; missing values, unknown texts, and
 nodes without edges. ANSWERS is what `raygnn serve --record` wrote. The figures are written to
-ANSWERS.prom, which the server adds to /metrics. Exit status 3: an alarm. See docs/monitoring.md.
+ANSWERS.html, and to ANSWERS.prom, which the server adds to /metrics. Exit status 3: an alarm. See
+docs/monitoring.md.
 """
 _EXAMPLES = """
 raygnn monitor orders@champion answers.jsonl --graph store --follow log
@@ -50,25 +57,29 @@ def monitor(
     allow_modules: Sequence[str] = (),
     **limits: Any,
 ) -> list[Figure]:
-    """Compares recorded answers to `/predict` with labels and with training.
+    """Compares recorded answers to `/predict` and `/top_k` with labels and with training.
 
     Args:
         model: folder or URI of a run, or an alias.
         answers: file that `raygnn serve --record` wrote. Answers of all models count.
         graph: folder or URI of the tables that the model was trained on.
         follow: event log, whose rows are compared with the tables.
-        labels: table with the columns `id`, perhaps `time`, and the label, by one of these or both.
+        labels: table with the columns `id`, perhaps `time`, and the label, by one of these or both;
+            of links `anchor_id`, `neighbor_id`, and perhaps `time`. Default: links of the log.
         every: width of a window of time, such as 12h.
         limits: see `raygnn.serving.monitoring.Limits`.
     Returns:
-        The figures. They are also written to the file of the answers with the suffix `.prom`.
+        The figures. They are also written to the file of the answers with the suffixes `.prom` and
+        `.html`.
     Raises:
-        ConfigError: an argument is invalid, or the model predicts no class or number of nodes.
+        ConfigError: an argument is invalid, or the model predicts no links, and no class or number
+            of nodes.
         DataError: a file is invalid.
     """
     from raygnn.data.filesystem import absolute, exists, join, read_text, write_text
     from raygnn.outputs.model_registry import resolved
     from raygnn.serving import monitoring
+    from raygnn.serving.messages import Predict, TopK
     from raygnn.serving.records import FIGURES_SUFFIX, read_records
     from raygnn.trained_model import load
 
@@ -76,43 +87,58 @@ def monitor(
     loaded = load(uri, [*overrides, "--data.uri", tables], allow_modules=allow_modules)
     output = monitoring.check_output(loaded.spec.output)
     chosen, opened = monitoring.Limits(**limits), loaded.open()
-    rows = monitoring.answered_rows(list(read_records(fspath(answers))))
+    is_link = output.key == "links"
+    route = TopK if is_link else Predict
+    records = [r for r in read_records(fspath(answers)) if isinstance(r.question, route)]
+    rows = monitoring.answered_rows(records)
     if not rows:
         raise DataError(
-            f"ANSWERS={fspath(answers)!r} is invalid: it has no answers to /predict. Record some "
-            "with raygnn serve --record.",
+            f"ANSWERS={fspath(answers)!r} is invalid: it has no answers to "
+            f"/{'top_k' if is_link else 'predict'}. Record some with raygnn serve --record.",
             id="monitor-no-answers",
         )
     log = None if follow is None else fspath(follow)
     figures = [monitoring.Figure("raygnn_answered_rows", len(rows))]
     figures += monitoring.prediction_drift(opened, rows, chosen)
     figures += monitoring.input_drift(opened, tables, rows, log, chosen)
+    known: dict[Any, Any] = {}
     if labels is not None:
+        known = _read_labels(fspath(labels), is_link=is_link)
+    elif is_link and log is not None:
+        known = monitoring.logged_links(opened, log)
+    if known:
         path = join(uri, "metrics.json")
         test = json.loads(read_text(path)) if exists(path) else {}
-        known = _read_labels(fspath(labels))
         figures += monitoring.served_metrics(output, rows, known, test, every, chosen)
     alarms = sum(bool(figure.alarm) for figure in figures)
     figures.append(monitoring.Figure("raygnn_drift_alarms", alarms))
     write_text(f"{fspath(answers)}{FIGURES_SUFFIX}", monitoring.prometheus_text(figures))
+    write_text(f"{fspath(answers)}.html", monitoring.page(fspath(model), figures))
     return figures
 
 
-def _read_labels(file: str) -> dict[tuple[Any, Any], Any]:
+def _read_labels(file: str, *, is_link: bool) -> dict[Any, Any]:
     from raygnn.data.tables.files import list_files
     from raygnn.data.tables.read_ids import read_columns
+    from raygnn.serving.monitoring import KnownLink, as_number
 
     folder, slash, name = file.rpartition("/")
     table = read_columns(list_files(folder or slash or ".", [name], "--labels"), None, "--labels")
-    columns = [name for name in table.column_names if name not in ("id", "time")]
-    if "id" not in table.column_names or len(columns) != 1:
+    own = "anchor_id" if is_link else "id"
+    columns = [name for name in table.column_names if name not in (own, "time")]
+    if own not in table.column_names or len(columns) != 1 or (is_link and columns != [_TARGET]):
+        wanted = f"{own}, perhaps time, and {_TARGET if is_link else 'one column with the label'}"
         raise DataError(
-            f"--labels={file!r} is invalid: its columns are {table.column_names}. Write id, "
-            "perhaps time, and one column with the label.",
+            f"--labels={file!r} is invalid: its columns are {table.column_names}. Write {wanted}.",
             id="monitor-labels",
         )
-    ids, labels = table["id"].to_pylist(), table[columns[0]].to_pylist()
+    ids, labels = table[own].to_pylist(), table[columns[0]].to_pylist()
     times = table["time"].to_pylist() if "time" in table.column_names else [None] * len(ids)
+    if is_link:
+        links: dict[Any, list[KnownLink]] = {}
+        for anchor, target, time in zip(ids, labels, times, strict=True):
+            links.setdefault(anchor, []).append(KnownLink(target, as_number(time)))
+        return links
     keys = zip(ids, map(_as_answered, times), strict=True)
     return dict(zip(keys, labels, strict=True))
 
@@ -126,6 +152,21 @@ def _as_answered(time: Any) -> Any:
     return time.isoformat() if isinstance(time, datetime) else time
 
 
+def _post(url: str, figures: Sequence[Figure]) -> None:
+    """Posts the figures. A webhook that does not take them is a warning, so that the exit status
+    stays that of the alarm.
+    """
+    host, alarms = urlsplit(url).hostname, [f"{f.short} {f.of}" for f in figures if f.alarm]
+    content = {"alarms": alarms, "figures": [figure.content for figure in figures]}
+    headers = {"Content-Type": "application/json"}
+    request = Request(url, json.dumps(content).encode(), headers)
+    try:
+        with urlopen(request, timeout=_WEBHOOK_WITHIN_S):
+            say(f"{len(alarms)} alarms posted to {host}")
+    except (OSError, HTTPException) as error:
+        warn(f"--webhook at {host} did not take the alarms: {cause_of(error)}")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     options, remaining = build_parser().parse_known_args(argv)
     return exit_status_of(lambda: _run(options, remaining), interrupted="nothing was written")
@@ -133,19 +174,27 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace, remaining: Sequence[str]) -> int:
     chosen = vars(options)
-    graph = chosen.pop("graph")
+    graph, webhook = chosen.pop("graph"), chosen.pop("webhook")
     needed, rule = [graph, *remaining[:2]], "it needs MODEL, ANSWERS and --graph"
     check_arguments(needed, 3, rule, _USAGE, id="monitor-arguments")
+    if webhook is not None and urlsplit(webhook).scheme not in ("http", "https"):
+        raise ConfigError(
+            "--webhook is invalid: it is not a URL that begins with http:// or https://. Set one.",
+            id="monitor-webhook",
+        )
     figures = monitor(remaining[0], remaining[1], graph, remaining[2:], **chosen)
     for figure in figures:
-        labels = " ".join(value for _, value in figure.labels if value)
-        text = f"{figure.name.removeprefix('raygnn_')} {labels}".strip()
-        say(f"{text}: {figure.value:.4g}", "figure", figure=figure.name, value=figure.value)
-    for figure in figures:
-        if figure.alarm:
-            labels = " ".join(value for _, value in figure.labels if value)
-            warn(f"{figure.name.removeprefix('raygnn_')} {labels}: {figure.alarm}")
-    return ALARM if any(figure.alarm for figure in figures) else 0
+        say(
+            f"{figure.short} {figure.of}".strip() + f": {figure.value:.4g}",
+            "figure",
+            **figure.content,
+        )
+    alarms = [figure for figure in figures if figure.alarm]
+    for figure in alarms:
+        warn(f"{figure.short} {figure.of}: {figure.alarm}")
+    if webhook is not None and alarms:
+        _post(webhook, figures)
+    return ALARM if alarms else 0
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -153,8 +202,9 @@ def build_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--graph", metavar="URI", help="tables that the model was trained on")
     add("--follow", metavar="LOG", help="event log, whose rows are compared with the tables")
-    add("--labels", metavar="FILE", help="table of id, perhaps time, and the label")
+    add("--labels", metavar="FILE", help="table of id, perhaps time, and the label; see the page")
     add("--every", default="1d", metavar="D", help="width of a window of answers (default: 1d)")
+    add("--webhook", metavar="URL", help="POST the figures there as JSON if there is an alarm")
     numbers = {
         "psi": "stability index of columns and predictions (default: 0.25)",
         "share": "growth of missing, unknown or cold shares (default: 0.1)",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 import numpy as np
 import torch
+from pydantic_core import from_json
 
+from raygnn.data.arrays import thinned
 from raygnn.data.edge_types import edge_type_name, type_name
 from raygnn.data.event_log import EventLog, added_rows
 from raygnn.data.manifest import DenseFeature, Manifest, manifest_folder
@@ -21,9 +23,12 @@ from raygnn.data.time_units import date_as_time, window_as_time
 from raygnn.errors import ConfigError, DataError
 from raygnn.inference.open_graph import OpenGraph
 from raygnn.loops.baselines import is_error, precision_of
+from raygnn.loops.tasks.link_prediction.target import LinkOutput
 from raygnn.loops.tasks.node_classification.target import NodeOutput
 from raygnn.metrics import AUROC, R2, Accuracy, MeanAbsoluteError, RootMeanSquaredError, metrics_of
-from raygnn.serving.messages import Predict
+from raygnn.outputs.comparison import Comparison
+from raygnn.outputs.html_page import Chart, Series, show
+from raygnn.serving.messages import Predict, TopK
 from raygnn.serving.records import Record
 
 #: Names of all figures, for Prometheus, with their help.
@@ -56,15 +61,38 @@ class Figure:
     labels: tuple[tuple[str, str], ...] = ()
     alarm: str = ""
 
+    @property
+    def short(self) -> str:
+        return self.name.removeprefix("raygnn_")
+
+    @property
+    def of(self) -> str:
+        return " ".join(value for _, value in self.labels if value)
+
+    @property
+    def content(self) -> dict[str, Any]:
+        return {"figure": self.name, "value": self.value, **dict(self.labels), "alarm": self.alarm}
+
 
 @dataclass(frozen=True)
 class AnsweredRow:
-    """A predicted row. `at`: when it was answered, in microseconds since 1970."""
+    """A prediction, or the neighbors of an anchor, by rank. `at`: when it was answered, in
+    microseconds since 1970.
+    """
 
     id: Any
     time: Any
     row: Mapping[str, Any]
     at: int | None
+    neighbors: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class KnownLink:
+    """A link of an anchor that arrived later. `time`: in the unit of the answers', or None."""
+
+    target: Any
+    time: Any
 
 
 @dataclass(frozen=True)
@@ -85,19 +113,29 @@ class Limits:
 
 
 def answered_rows(records: Sequence[Record]) -> list[AnsweredRow]:
-    """The rows of answers to `/predict`."""
+    """The rows of answers to `/predict`, and the anchors of answers to `/top_k`."""
     found = []
     for record in records:
+        at = date_as_time(record.at) if record.at else None
         if isinstance(record.question, Predict):
-            at = date_as_time(record.at) if record.at else None
             found += [AnsweredRow(row["id"], row.get("time"), row, at) for row in record.rows]
+        elif isinstance(record.question, TopK):
+            by_anchor: dict[Any, list[Any]] = {anchor: [] for anchor in record.question.anchors}
+            for row in record.rows:
+                by_anchor[row["anchor_id"]].append(row["neighbor_id"])
+            time, k = record.question.time, {"k": record.question.k}
+            found += [AnsweredRow(id, time, k, at, tuple(n)) for id, n in by_anchor.items()]
     return found
 
 
+#: A metric of answers with their labels: name, value and standard error.
+_Measured = Iterator[tuple[str, float, float]]
+
+
 def served_metrics(
-    output: NodeOutput,
+    output: NodeOutput | LinkOutput,
     answers: Sequence[AnsweredRow],
-    labels: Mapping[tuple[Any, Any], Any],
+    labels: Mapping[Any, Any],
     test: Mapping[str, Any],
     every: str,
     limits: Limits,
@@ -105,38 +143,27 @@ def served_metrics(
     """Metrics of answers whose labels are known, by window of the time of the answer.
 
     Args:
-        labels: by id and time, or by id and None.
+        labels: by id and time, or by id and None; of links, `KnownLink`s by anchor.
         test: `metrics.json` of the run.
     """
-    classes = output.shown_classes if output.class_names else range(output.num_outputs)
-    codes = {label: code for code, label in enumerate(classes)}
     windows: dict[str, list[tuple[AnsweredRow, Any]]] = {}
     width = window_as_time(every, "us", "--every")
     assert isinstance(width, int)
     for answer in answers:
-        label = labels.get((answer.id, answer.time), labels.get((answer.id, None)))
+        if isinstance(output, LinkOutput):
+            label = _later(answer, labels.get(answer.id, ())) or None
+        else:
+            label = labels.get((answer.id, answer.time), labels.get((answer.id, None)))
         if label is not None:
             begin = "" if answer.at is None else _date(answer.at // width * width)
             windows.setdefault(begin, []).append((answer, label))
     for begin, rows in sorted(windows.items()):
-        is_number = output.problem == "regression"
-        given = np.array([label if is_number else codes.get(label, -1) for _, label in rows])
-        if not is_number and given.min() < 0:
-            raise DataError(
-                f"--labels has classes that the model does not predict, such as "
-                f"{rows[int(given.argmin())][1]!r}. Write them as in training.",
-                id="monitor-labels",
-            )
-        scores = np.array([_scores(output, codes, answer.row) for answer, _ in rows])
-        kinds = [kind(output.num_outputs, output.problem) for kind in _METRICS[output.problem]]
-        for kind in kinds:
-            if isinstance(kind, AUROC):
-                kind.positive = output.positive_class
-        target = torch.from_numpy(given)
-        precision = precision_of(output.problem, output.num_outputs, given, output.positive_class)
         yield Figure("raygnn_answered_rows", len(rows), (("window", begin),))
-        for name, value in metrics_of(kinds, torch.from_numpy(scores), target).items():
-            error = precision.standard_error(name, value) or math.nan
+        if isinstance(output, LinkOutput):
+            measured = _link_metrics(rows)
+        else:
+            measured = _node_metrics(output, rows)
+        for name, value, error in measured:
             own = test.get("standard_errors", {}).get(f"test/{name}", 0.0)
             of_test = test.get(f"test/{name}")
             alarm = ""
@@ -144,11 +171,77 @@ def served_metrics(
                 loss = (value - of_test) * (1 if is_error(name) else -1)
                 if loss > limits.num_errors * math.hypot(error, own):
                     alarm = f"{value:.4f} ± {error:.4f}, and {of_test:.4f} on the test rows"
-            yield Figure(
-                "raygnn_served_metric", value, (("metric", name), ("window", begin)), alarm
-            )
+            of_window = ("metric", name), ("window", begin)
+            yield Figure("raygnn_served_metric", value, of_window, alarm)
             if of_test is not None:
                 yield Figure("raygnn_test_metric", of_test, (("metric", name),))
+
+
+def _node_metrics(output: NodeOutput, rows: Sequence[tuple[AnsweredRow, Any]]) -> _Measured:
+    classes = output.shown_classes if output.class_names else range(output.num_outputs)
+    codes = {label: code for code, label in enumerate(classes)}
+    is_number = output.problem == "regression"
+    given = np.array([label if is_number else codes.get(label, -1) for _, label in rows])
+    if not is_number and given.min() < 0:
+        raise DataError(
+            f"--labels has classes that the model does not predict, such as "
+            f"{rows[int(given.argmin())][1]!r}. Write them as in training.",
+            id="monitor-labels",
+        )
+    scores = np.array([_scores(output, codes, answer.row) for answer, _ in rows])
+    kinds = [kind(output.num_outputs, output.problem) for kind in _METRICS[output.problem]]
+    for kind in kinds:
+        if isinstance(kind, AUROC):
+            kind.positive = output.positive_class
+    precision = precision_of(output.problem, output.num_outputs, given, output.positive_class)
+    values = metrics_of(kinds, torch.from_numpy(scores), torch.from_numpy(given))
+    for name, value in values.items():
+        yield name, value, precision.standard_error(name, value) or math.nan
+
+
+def _link_metrics(rows: Sequence[tuple[AnsweredRow, set[Any]]]) -> _Measured:
+    """Share of later links among the answered neighbors, over links and by anchor."""
+    for k in sorted({answer.row["k"] for answer, _ in rows}):
+        chosen = [(answer.neighbors, later) for answer, later in rows if answer.row["k"] == k]
+        hits = np.array([len(later.intersection(found)) for found, later in chosen])
+        links = np.array([len(later) for _, later in chosen])
+        share = float(hits.sum() / links.sum())  # a ratio of sums over anchors
+        error = np.sqrt(np.square(hits - share * links).sum()) / links.sum()
+        yield f"full_hits@{k}", share, float(error)
+        recall = hits / links
+        yield f"full_recall@{k}", float(recall.mean()), float(recall.std() / math.sqrt(len(links)))
+
+
+def _later(answer: AnsweredRow, links: Iterable[KnownLink]) -> set[Any]:
+    """Targets of links that came after the answer, or of its time."""
+    moment = answer.at if answer.time is None else as_number(answer.time)
+    return {link.target for link in links if None in (link.time, moment) or link.time > moment}
+
+
+def as_number(time: Any) -> Any:
+    """A time as a number: microseconds since 1970 of dates."""
+    text = time.isoformat() if isinstance(time, date) else time
+    return date_as_time(text) if isinstance(text, str) else text
+
+
+def logged_links(graph: OpenGraph, log: str) -> dict[Any, list[KnownLink]]:
+    """The links of a model's relations in an event log, by anchor, at their own times or when they
+    were appended.
+    """
+    manifest, found = graph.manifest(), dict[Any, list[KnownLink]]()
+    assert manifest is not None
+    tables = {edge_type_name(e.type): e for e in manifest.edge_types}
+    wanted = {
+        n: tables[n] for n in map(edge_type_name, graph.saved.spec.output.links) if n in tables
+    }
+    for segment in EventLog(log).read():
+        for (name, text), arrived_us in zip(segment.rows, segment.arrived_us, strict=True):
+            if (table := wanted.get(name)) is not None:
+                row = from_json(text)
+                time = row.get(table.time.column) if table.time is not None else arrived_us
+                link = KnownLink(row[table.target], None if time is None else as_number(time))
+                found.setdefault(row[table.source], []).append(link)
+    return found
 
 
 def _scores(output: NodeOutput, codes: Mapping[Any, int], row: Mapping[str, Any]) -> list[float]:
@@ -168,16 +261,18 @@ def prediction_drift(
 ) -> Iterator[Figure]:
     """Drift of recorded predictions against those of rows of the graph."""
     output = graph.saved.spec.output
-    assert isinstance(output, NodeOutput)
+    if not isinstance(output, NodeOutput):
+        return
     if output.table is not None and output.table in graph.bundle.training_tables:
         rows = graph.bundle.training_tables[output.table]
-        chosen = _thinned(rows.num_rows)
+        chosen = thinned(np.arange(rows.num_rows), _MAX_REFERENCE)
         ids = graph.bundle.take_ids(output.node_type, rows.node_ids(chosen))
         times = {} if rows.time is None else {"time": _as_given(rows.time[chosen], rows.time_unit)}
         reference = graph.predict(rows={"id": ids, **times}).arrow.to_pylist()
     else:
         ids = graph.bundle.ids(output.node_type)
-        reference = graph.predict(ids.take(_thinned(len(ids)))).arrow.to_pylist()
+        chosen = thinned(np.arange(len(ids)), _MAX_REFERENCE)
+        reference = graph.predict(ids.take(chosen)).arrow.to_pylist()
     before, now = ([_score(row) for row in rows] for rows in (reference, [a.row for a in answers]))
     yield _psi_figure("prediction", "answers", before, now, limits)
 
@@ -199,19 +294,17 @@ def input_drift(
     tables; and the share of answered nodes without edges.
     """
     manifest = graph.manifest()
-    output = graph.saved.spec.output
+    node_type = graph.saved.spec.output.ends[0]
     assert manifest is not None
-    assert isinstance(output, NodeOutput)
     answered = {answer.id for answer in answers}
-    table = manifest.node_types[output.node_type]
-    known = _columns(manifest, uri, output.node_type)
+    table = manifest.node_types[node_type]
+    known = _columns(manifest, uri, node_type)
     ids = known.pop(table.id)
     is_answered = [id in answered for id in ids]
     for name, values in known.items():
         chosen = [value for value, is_one in zip(values, is_answered, strict=True) if is_one]
-        place = f"{output.node_type}.{name}"
-        yield from _column_figures(place, "answers", values, chosen, limits)
-    yield from _cold_share(graph, output.node_type, answered, limits)
+        yield from _column_figures(f"{node_type}.{name}", "answers", values, chosen, limits)
+    yield from _cold_share(graph, node_type, answered, limits)
     if log is None:
         return
     for type_, rows in _logged(log).items():
@@ -334,12 +427,6 @@ def _missing(values: Sequence[Any]) -> float:
     return float(np.mean([_is_missing(value) for value in values] or [False]))
 
 
-def _thinned(num_rows: int) -> np.ndarray:
-    return np.unique(
-        np.linspace(0, max(num_rows - 1, 0), min(num_rows, _MAX_REFERENCE)).astype(int)
-    )
-
-
 def _as_given(times: np.ndarray, unit: str | None) -> np.ndarray:
     return times if unit is None else times.astype("datetime64[us]")
 
@@ -370,12 +457,35 @@ def _escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-def check_output(output: Any) -> NodeOutput:
+def page(title: str, figures: Sequence[Figure]) -> str:
+    """The figures on a self-contained page: metrics by window, alarms, and drift."""
+    lines: dict[str, list[Figure]] = {}
+    for figure in figures:
+        if figure.name == "raygnn_served_metric":
+            lines.setdefault(dict(figure.labels)["metric"], []).append(figure)
+    of_test = {dict(f.labels)["metric"]: f.value for f in figures if f.name == "raygnn_test_metric"}
+    charts = []
+    for metric, by_window in lines.items():
+        served = Series("answers", [(i, figure.value) for i, figure in enumerate(by_window)])
+        test = [(i, of_test.get(metric, math.nan)) for i in range(len(by_window))]
+        names = [dict(figure.labels)["window"] for figure in by_window]
+        series = [served, Series("test", test, 1)]
+        charts.append(Chart(metric, series, x_label="window", x_names=names))
+    heads, cells = ("figure", "of", "value", "alarm"), []
+    for figure in sorted(figures, key=lambda figure: not figure.alarm):
+        cells.append((figure.short, figure.of, show(float(figure.value)), figure.alarm or "-"))
+    alarms = sum(bool(figure.alarm) for figure in figures)
+    return Comparison(title, f"{alarms} alarms", [], {"Figures": (heads, cells)}, charts).html()
+
+
+def check_output(output: Any) -> NodeOutput | LinkOutput:
     """Raises a ConfigError for models whose answers are not monitored."""
-    if not isinstance(output, NodeOutput) or output.problem not in _METRICS:
+    is_monitored = isinstance(output, NodeOutput) and output.problem in _METRICS
+    if not is_monitored and not isinstance(output, LinkOutput):
         raise ConfigError(
-            "the model is invalid: only predictions of a class or a number of nodes are "
-            "monitored. Compare other models with `raygnn report`.",
+            "the model is invalid: only links, and predictions of a class or a number of nodes, "
+            "are monitored. Compare other models with `raygnn report`.",
             id="monitor-output",
         )
+    assert isinstance(output, NodeOutput | LinkOutput)
     return output

@@ -15,14 +15,19 @@ from pydantic_core import from_json
 from raygnn.data.checksums import cause_of, type_adapter
 from raygnn.data.filesystem import read_text, redact
 from raygnn.errors import DataError
-from raygnn.serving.messages import AnsweredRows, Embed, Explain, Predict, Question, Score, Version
+from raygnn.serving.messages import (
+    AnsweredRows,
+    Embed,
+    Explain,
+    Predict,
+    Question,
+    Score,
+    TopK,
+    Version,
+)
 
-#: Questions whose answers belong to a version, by route. Top-k keeps embeddings of all nodes.
 _KINDS: dict[str, type[Question]] = {
-    "predict": Predict,
-    "explain": Explain,
-    "embed": Embed,
-    "score": Score,
+    kind.__name__.lower(): kind for kind in (Predict, Explain, Embed, Score, TopK)
 }
 #: `raygnn monitor` writes its figures beside the answers.
 FIGURES_SUFFIX = ".prom"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pandas as pd
@@ -11,6 +14,10 @@ from pydantic import BaseModel
 
 import raygnn
 import raygnn.monitor
+import raygnn.replay
+from raygnn.data.edge_types import edge_type_name
+from raygnn.data.event_log import Entry, EventLog
+from raygnn.data.manifest import Manifest
 from raygnn.serving.answers import Answers
 from raygnn.serving.messages import (
     Embed,
@@ -218,5 +225,79 @@ def test_recorded_answers_are_monitored(node_model, tmp_path, capsys):
     assert 'raygnn_served_metric{metric="accuracy"} 1.0\n' in text
     assert f"raygnn_answered_rows {float(len(ids))}" in text
     assert 'raygnn_drift_psi{column="prediction",of="answers"} 0.0\n' in text
-    assert raygnn.monitor.main([*command, str(tmp_path / "wrong.csv")]) == raygnn.monitor.ALARM
+    wrong = [*command, str(tmp_path / "wrong.csv"), "--webhook"]
+    with _Webhook() as webhook:
+        assert raygnn.monitor.main([*wrong, webhook.url]) == raygnn.monitor.ALARM
     assert "warning: served_metric accuracy" in capsys.readouterr().out
+    (posted,) = webhook.posted
+    assert any(alarm.startswith("served_metric accuracy") for alarm in posted["alarms"])
+    figure = {"figure": "raygnn_drift_psi", "column": "prediction", "of": "answers"}
+    assert {**figure, "value": 0.0, "alarm": ""} in posted["figures"]
+    assert raygnn.monitor.main([*wrong, webhook.url]) == raygnn.monitor.ALARM  # it is gone
+    assert "warning: --webhook at 127.0.0.1 did not take the alarms" in capsys.readouterr().out
+    page = (tmp_path / "answers.jsonl.html").read_text()
+    assert "served_metric" in page
+    assert "on the test rows" in page
+    assert raygnn.monitor.main([*wrong, "file:///etc/passwd"]) == 2
+
+
+def test_recorded_neighbors_are_monitored_and_computed_again(link_model, tmp_path, capsys):
+    """By links that came later: in a table, or in an event log."""
+    path, answers = (
+        tmp_path / "answers.jsonl",
+        Answers(raygnn.load(link_model.run), link_model.graph),
+    )
+    recorder = Recorder(str(path))
+    for anchors in ([3, 7], [11]):
+        question = TopK(anchors=anchors, k=3)
+        recorder.record_question(question, *answers.answer([question]))
+    recorder.close()
+    assert raygnn.replay.replay(link_model.run, path, link_model.graph) == 2
+    rows = [row for line in path.read_text().splitlines() for row in json.loads(line)["rows"]]
+    near = {a: [r["neighbor_id"] for r in rows if r["anchor_id"] == a] for a in (3, 7, 11)}
+    far = next(item for item in range(25) if item not in {*near[3], *near[7], *near[11]})
+    # Three of four links are among the neighbors; of the anchors with links, on average 3 / 4.
+    links = [(3, near[3][2]), (3, far), (7, near[7][0]), (7, near[7][1])]
+    table = pd.DataFrame(links, columns=["anchor_id", "neighbor_id"])
+    old = pd.DataFrame({"anchor_id": [11], "neighbor_id": [far], "time": ["2000-01-01"]})
+    pd.concat([table.assign(time="2999-01-01"), old]).to_csv(tmp_path / "labels.csv", index=False)
+    log = EventLog.create(str(tmp_path / "log"))
+    manifest = Manifest.load(link_model.graph)
+    (spec,) = (e for e in manifest.edge_types if edge_type_name(e.type) == "user__buys__item")
+    edges = [{spec.source: anchor, spec.target: item} for anchor, item in links]
+    log.append([Entry.of(edges={"user__buys__item": edges})])
+    command = [link_model.run, str(path), "--graph", link_model.graph]
+    for known in (["--labels", str(tmp_path / "labels.csv")], ["--follow", log.uri]):
+        assert raygnn.monitor.main([*command, *known]) == 0
+        text = (tmp_path / "answers.jsonl.prom").read_text()
+        assert 'raygnn_served_metric{metric="full_hits@3"} 0.75\n' in text
+        assert 'raygnn_served_metric{metric="full_recall@3"} 0.75\n' in text
+    assert 'column="user.' in text
+    capsys.readouterr()
+
+
+class _Webhook:
+    """Takes JSON that is posted."""
+
+    def __init__(self) -> None:
+        self.posted: list[Any] = []
+        posted = self.posted
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self._server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/secret"
+
+    def __enter__(self) -> _Webhook:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
