@@ -78,7 +78,7 @@ def monitor(
     """
     from raygnn.data.filesystem import absolute, exists, join, read_text, write_text
     from raygnn.outputs.model_registry import resolved
-    from raygnn.serving import monitoring
+    from raygnn.serving import drift, monitoring
     from raygnn.serving.messages import Predict, TopK
     from raygnn.serving.records import FIGURES_SUFFIX, read_records
     from raygnn.trained_model import load
@@ -99,8 +99,8 @@ def monitor(
         )
     log = None if follow is None else fspath(follow)
     figures = [monitoring.Figure("raygnn_answered_rows", len(rows))]
-    figures += monitoring.prediction_drift(opened, rows, chosen)
-    figures += monitoring.input_drift(opened, tables, rows, log, chosen)
+    figures += drift.prediction_drift(opened, rows, chosen)
+    figures += drift.input_drift(opened, tables, rows, log, chosen)
     known: dict[Any, Any] = {}
     if labels is not None:
         known = _read_labels(fspath(labels), is_link=is_link)

@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 
 from raygnn.loops.tasks.node_classification.target import NodeOutput
 from raygnn.serving.app import build_app
+from raygnn.serving.drift import stability_index
 from raygnn.serving.event_intake import EventIntake
 from raygnn.serving.messages import AnsweredRows, Predict
 from raygnn.serving.monitoring import (
@@ -23,7 +24,6 @@ from raygnn.serving.monitoring import (
     Limits,
     prometheus_text,
     served_metrics,
-    stability_index,
 )
 from raygnn.serving.records import Recorder
 
