@@ -49,7 +49,7 @@ from raygnn.prepare.drafts.roles import (
     write_gapless_edges,
 )
 from raygnn.prepare.labels import with_labels, written_labels
-from raygnn.prepare.train_config import fanouts_to_all, write_config
+from raygnn.prepare.train_config import fanouts_to_all, reverse_edges_of, write_config
 from raygnn.runtime.sources import places_outside
 
 _ABOUT = """\
@@ -315,8 +315,8 @@ def _config_of(graph: Manifest, task: Task) -> dict[str, Any] | None:
     is_timed = rows.time is not None and task.is_event
     if is_timed:
         splits = {"type": "temporal", "quantiles": [0.8, 0.9]}
-    has_one_way = any(t.directed and t.type[0] == t.type[2] for t in graph.edge_types)
-    is_plain = len(graph.node_types) == 1 == len(graph.edge_types) and not has_one_way
+    reverse_edges = reverse_edges_of(graph)
+    is_plain = len(graph.node_types) == 1 == len(graph.edge_types) and not reverse_edges
     has_features = all(table.features for table in graph.node_types.values())
     # The taste of people is best read from all of their earlier links.
     is_liking = kind == "link_prediction" and is_timed and len({*ends}) == 2
@@ -343,7 +343,7 @@ def _config_of(graph: Manifest, task: Task) -> dict[str, Any] | None:
         "task": kind,
         "args": args,
         "model": None if is_plain and has_features else "Hetero",
-        "reverse_edges": True if has_one_way else None,
+        "reverse_edges": reverse_edges,
         "splits": None if rows.split else splits,
         "temporal": {} if is_timed and not is_default else None,
         "fanouts": fanouts or None,

@@ -35,7 +35,7 @@ from raygnn.data.transforms.values import (
 from raygnn.documents import dump_yaml, parse_yaml
 from raygnn.errors import ConfigError, DataError, RuleError
 from raygnn.prepare.label_query import TARGET, LabelQuery, QueryTables, longest, table_names
-from raygnn.prepare.train_config import fanouts_to_all, write_config
+from raygnn.prepare.train_config import fanouts_to_all, reverse_edges_of, write_config
 from raygnn.runtime.sources import places_outside, with_snapshots
 
 if TYPE_CHECKING:
@@ -146,6 +146,7 @@ def write_labels(
         lines.append(f"{dropped:,} rows without a label are left out")
     _declare(graph, manifest, name, columns, rows, longest(query.window))
     how: dict[str, Any] = {"name": f"{name}.yaml", "drops": drops, "overwrite": overwrite}
+    how["reverse_edges"] = reverse_edges_of(manifest)
     if columns.target is None:
         kind, task = "training table", "node_classification"
         args: dict[str, Any] = {"table": name}

@@ -98,6 +98,12 @@ def fanouts_to_all(graph: Manifest, node_types: Sequence[str]) -> tuple[list[int
     return list(_DEEP_FANOUTS) if is_deep else [], far
 
 
+def reverse_edges_of(graph: Manifest) -> bool | None:
+    """`data.reverse_edges` with which both ends of an event of two nodes of one type see it."""
+    is_one_way = any(t.directed and t.type[0] == t.type[2] for t in graph.edge_types)
+    return True if is_one_way else None
+
+
 def drops_rows(folder: str) -> bool:
     """Whether the config of a graph leaves out bad rows."""
     uri = join(folder, CONFIG_NAME)

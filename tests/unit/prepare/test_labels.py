@@ -191,6 +191,16 @@ def test_a_config_names_the_table(shop: Path, graph: str) -> None:
     assert config.task.args["table"] == "asked"
 
 
+def test_both_ends_of_events_between_users_see_them(shop: Path) -> None:
+    """Else a question about those who send would be asked of a model that reads who receives."""
+    table = "{type: [user, wrote, user], files: m.csv, source: by, target: to, time: day}"
+    with (shop / "graph.yaml").open("a") as graph:
+        graph.write(f"  - {table}\n")
+    (shop / "m.csv").write_text("by,to,day\nu0,u1,2024-01-05\nu1,u2,2024-03-20\n")
+    assert _ask(shop, "count(wrote by by) over 20d > 0") == 0
+    assert load_config(str(shop / "asked.yaml")).config.data.reverse_edges is True
+
+
 @pytest.mark.parametrize("drops", ["config", "option", None])
 def test_unknown_entities_are_dropped_as_bad_rows_are(
     shop: Path, drops: str | None, capsys: pytest.CaptureFixture[str]
