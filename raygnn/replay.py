@@ -15,7 +15,7 @@ from raygnn.command_line import (
     exit_status_of,
 )
 from raygnn.console import say
-from raygnn.errors import RunError
+from raygnn.errors import RaygnnError
 
 _USAGE = """\
 raygnn replay MODEL FILE --graph URI [--follow LOG] [options] [--section.key value ...]
@@ -52,7 +52,7 @@ def replay(
         The number of answers, which are equal in every bit.
     Raises:
         ConfigError, DataError: an argument or a file is invalid.
-        RunError: an answer differs, or is of another model, graph or log.
+        RaygnnError: an answer differs, or is of another model, graph or log.
     """
     from raygnn.data.filesystem import absolute
     from raygnn.serving.answers import Answers
@@ -80,7 +80,7 @@ def replay(
             different.append(f"line {record.line}: the rows differ")
     if different:
         shown = "; ".join(different[:_MAX_SHOWN])
-        raise RunError(
+        raise RaygnnError(
             f"{len(different):,} of {len(records):,} answers differ: {shown}. Give the model, "
             "graph, log and options of the server, and the same number of threads.",
             id="replay-differs",

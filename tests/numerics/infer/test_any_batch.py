@@ -398,8 +398,9 @@ def _check_replayed(case: Case, folder: Path, log: str, given: list[Any]) -> Non
     changed = json.loads(lines[1])
     changed["rows"][0][next(name for name in changed["rows"][0] if name != "id")] = 0
     answers.write_text("\n".join([lines[0], json.dumps(changed), ""]))
-    with raises("replay-differs", 1, 2, "line 2"):
+    with raises("replay-differs", 1, 2, "line 2") as differing:
         raygnn.replay.replay(case.run, answers, case.old, follow=log)
+    assert differing.value.exit_status == 1
     if case.task != "rows":
         return
     question, answer, version = next(each for each in given[::-1] if each[0].options().get("time"))
