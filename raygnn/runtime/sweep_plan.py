@@ -175,20 +175,11 @@ def _domain(parameter: Parameter) -> Any:
 
 def scheduler(section: Tune) -> TrialScheduler:
     chosen = section.scheduler
+    options = chosen.model_dump(exclude={"type"}, exclude_none=True)
     if isinstance(chosen, ASHA):
-        return AsyncHyperBandScheduler(
-            time_attr=TIME_ATTRIBUTE,
-            max_t=chosen.max_t or _NO_END,
-            grace_period=chosen.grace_period,
-            reduction_factor=chosen.reduction_factor,
-            brackets=chosen.brackets,
-        )
+        return AsyncHyperBandScheduler(TIME_ATTRIBUTE, **{"max_t": _NO_END, **options})
     if isinstance(chosen, MedianStopping):
-        return MedianStoppingRule(
-            time_attr=TIME_ATTRIBUTE,
-            grace_period=chosen.grace_period,
-            min_samples_required=chosen.min_samples_required,
-        )
+        return MedianStoppingRule(TIME_ATTRIBUTE, **options)
     return FIFOScheduler()
 
 
