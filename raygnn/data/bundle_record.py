@@ -10,13 +10,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import AfterValidator, PlainValidator, ValidationInfo
 
-from raygnn.data.checksums import (
-    Checksum,
-    Seal,
-    file_checksums,
-    file_sizes,
-    find_damage,
-)
+from raygnn.data.checksums import Checksum, Seal, file_checksums, file_sizes, find_damage
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.id_map import IdIndex
 from raygnn.data.transforms.state import FittedFeature

@@ -48,8 +48,7 @@ class Checksum(NamedTuple):
 
 def checksum(content: bytes) -> Checksum:
     return Checksum(
-        zlib.crc32(content[-_BLOCK_BYTES:], zlib.crc32(content[:_BLOCK_BYTES])),
-        zlib.crc32(content),
+        zlib.crc32(content[-_BLOCK_BYTES:], zlib.crc32(content[:_BLOCK_BYTES])), zlib.crc32(content)
     )
 
 
@@ -69,9 +68,7 @@ def file_checksums(folder: str | os.PathLike[str], names: Iterable[str]) -> dict
 
 
 def find_damage(
-    folder: str | os.PathLike[str],
-    sizes: Mapping[str, int],
-    checksums: Mapping[str, Checksum],
+    folder: str | os.PathLike[str], sizes: Mapping[str, int], checksums: Mapping[str, Checksum]
 ) -> str | None:
     """Describes the first file that is missing, has another size, or differs at its ends.
 

@@ -262,10 +262,7 @@ def used_recommender(model: nn.Module) -> LinearRecommender | None:
 
 
 def set_up_task(
-    saved: SavedModel,
-    bundle: Bundle,
-    device: torch.device,
-    parts: PartitionedGraph | None = None,
+    saved: SavedModel, bundle: Bundle, device: torch.device, parts: PartitionedGraph | None = None
 ) -> Task:
     """The task that a model was trained with, on a graph that fits the model, or `schema_bundle`.
 

@@ -50,10 +50,7 @@ class TableRequest:
 
     @classmethod
     def of(
-        cls,
-        spec: ModelSpec,
-        what: str | None,
-        node_types: tuple[str, ...] = (),
+        cls, spec: ModelSpec, what: str | None, node_types: tuple[str, ...] = ()
     ) -> TableRequest:
         """Completes and validates a request. Raises a ConfigError if the model has no such output.
 
@@ -365,11 +362,7 @@ def find_score(spec: ModelSpec, score: str | None, relation: int | None) -> Scor
 
 
 def known_types(
-    spec: ModelSpec,
-    bundle: Bundle,
-    anchor_type: str,
-    target_type: str,
-    relation: int | None = None,
+    spec: ModelSpec, bundle: Bundle, anchor_type: str, target_type: str, relation: int | None = None
 ) -> tuple[EdgeType, ...]:
     """Edge types whose links are known: the task's (of `relation`, if given), else all between the
     two types. Raises a ConfigError without any.

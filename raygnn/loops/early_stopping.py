@@ -87,10 +87,7 @@ class EarlyStopper:
         return max(self.patience - stale, 0)
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "best": self.tracker.best,
-            "num_without_improvement": self.num_without_improvement,
-        }
+        return {"best": self.tracker.best, "num_without_improvement": self.num_without_improvement}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.tracker.best = state["best"]

@@ -79,9 +79,7 @@ def npz_tables(
             mask_codes(masks, num_nodes, where)
             masks = {name: mask[kept] for name, mask in masks.items()}
     nodes = node_rows(
-        kept,
-        {} if features is None else {"x": features},
-        {} if labels is None else {"y": labels},
+        kept, {} if features is None else {"x": features}, {} if labels is None else {"y": labels}
     )
     nodes, split_note = split_nodes(nodes, masks, labels, split, split_seed, where)
     rows = edge_rows(edges.source, edges.target, weight=edges.weight)

@@ -133,11 +133,7 @@ def tables_uri(loaded: LoadedConfig, data: Any, *, refresh: bool = False) -> str
 
 
 def _of_files(
-    loaded: LoadedConfig,
-    uri: str,
-    *,
-    refresh: bool = False,
-    progress: Callable[[str], None] = say,
+    loaded: LoadedConfig, uri: str, *, refresh: bool = False, progress: Callable[[str], None] = say
 ) -> str:
     section = loaded.config.data
     allowed = section.allow_outside

@@ -31,10 +31,7 @@ Result = TypeVar("Result")
 
 
 def ingest_on_cluster(
-    uri: str,
-    options: IngestOptions,
-    cache_dir: str | None,
-    progress: Callable[[str], None] = say,
+    uri: str, options: IngestOptions, cache_dir: str | None, progress: Callable[[str], None] = say
 ) -> Bundle:
     """Ingests in tasks of Ray Data.
 

@@ -25,12 +25,7 @@ from raygnn.runtime.data_checks import find_spec, with_task_defaults
 from raygnn.runtime.data_source import check_source, tables_uri
 from raygnn.runtime.launch import open_graph
 from raygnn.runtime.ray_tasks import run_tasks
-from raygnn.runtime.stored_samples import (
-    Loaders,
-    check_requests,
-    plan_samples,
-    sampled_loaders,
-)
+from raygnn.runtime.stored_samples import Loaders, check_requests, plan_samples, sampled_loaders
 from raygnn.sampling.prefetch import map_ahead
 from raygnn.sampling.sample_record import (
     PLAN_NAME,

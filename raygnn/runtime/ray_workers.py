@@ -101,8 +101,7 @@ def run_on_workers(
         _run_worker,
         train_loop_config={"work": work, "bundle": bundle, "sends_events": not prints_lines()},
         torch_config=TorchConfig(
-            backend=CUDA_BACKEND if resources.use_gpu else None,
-            timeout_s=int(scaling.timeout_s),
+            backend=CUDA_BACKEND if resources.use_gpu else None, timeout_s=int(scaling.timeout_s)
         ),
         scaling_config=ScalingConfig(
             num_workers=num_workers,

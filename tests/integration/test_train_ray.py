@@ -29,11 +29,7 @@ from tests.errors import raises
 from tests.small_runs import assert_same_weights, run_rank, small_config
 from tests.wait_until import wait_until
 
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.timeout(600),
-    pytest.mark.usefixtures("ray_session"),
-]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(600), pytest.mark.usefixtures("ray_session")]
 
 
 class KillOnce(Callback):

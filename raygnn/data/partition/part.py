@@ -34,13 +34,7 @@ from raygnn.data.ingest.nodes import gather_sparse
 from raygnn.data.links.folder import message_codes
 from raygnn.data.links.message_graph import MessageGraph, Messages
 from raygnn.data.links.split import LinkSplit
-from raygnn.data.partition.record import (
-    PART_SEAL,
-    Folder,
-    PartitionRecord,
-    check_parts,
-    part_name,
-)
+from raygnn.data.partition.record import PART_SEAL, Folder, PartitionRecord, check_parts, part_name
 from raygnn.data.partition.transfer import part_on_disk, parts_on_disk
 from raygnn.errors import DataError
 

@@ -12,14 +12,7 @@ from typing import TypeVar
 
 from raygnn.data.bundle_record import RECORD_NAME as BUNDLE_NAME
 from raygnn.data.bundle_record import BundleRecord
-from raygnn.data.checksums import (
-    Checksum,
-    Folder,
-    Seal,
-    file_checksums,
-    file_sizes,
-    find_damage,
-)
+from raygnn.data.checksums import Checksum, Folder, Seal, file_checksums, file_sizes, find_damage
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.filesystem import exists, is_remote, join, reading_input, redact
 from raygnn.data.manifest import MANIFEST_NAME

@@ -16,12 +16,7 @@ from raygnn.config.registry import SLOTS
 from raygnn.data.arrays import thinned
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import ColumnInfo
-from raygnn.data.edge_types import (
-    EdgeType,
-    edge_type_name,
-    parse_edge_type,
-    type_name,
-)
+from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type, type_name
 from raygnn.data.fit_rows import FitRows, statistics
 from raygnn.data.links.message_graph import Messages, message_graph
 from raygnn.data.partition.part import Outline
@@ -131,9 +126,7 @@ def _check_dictionaries(
 
 
 def graph_store(
-    bundle: Bundle,
-    parts: PartitionedGraph | None = None,
-    messages: Messages | None = None,
+    bundle: Bundle, parts: PartitionedGraph | None = None, messages: Messages | None = None
 ) -> GraphStore:
     """The edges of a graph that carry messages; all if `messages` is null.
 

@@ -65,17 +65,12 @@ def bipartite(
     items = node_rows(np.arange(num_items), {"x": features[num_users:]})
     time = FIRST_TIME_S + draw_integers(seed, "time", len(user), YEAR_S) if timestamps else None
     return GraphTables(
-        {"user": users, "item": items},
-        {("user", "buys", "item"): edge_rows(user, item, time=time)},
+        {"user": users, "item": items}, {("user", "buys", "item"): edge_rows(user, item, time=time)}
     )
 
 
 def _draw_purchases(
-    user_labels: np.ndarray,
-    item_labels: np.ndarray,
-    avg_degree: float,
-    homophily: float,
-    seed: int,
+    user_labels: np.ndarray, item_labels: np.ndarray, avg_degree: float, homophily: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     num_users, num_items = len(user_labels), len(item_labels)
     num_communities = int(item_labels.max()) + 1

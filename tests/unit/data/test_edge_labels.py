@@ -28,10 +28,7 @@ PAIRS = [("u1", 7), ("u0", 5), ("u1", 5), ("u0", 6), ("u1", 5)]
 def _bundle(
     folder: Path, edges: EdgeRows, options: IngestOptions | None = None, *, as_labels: bool = False
 ) -> Bundle:
-    nodes = {
-        "user": node_rows(np.array(["u0", "u1"])),
-        "film": node_rows(np.array([5, 6, 7])),
-    }
+    nodes = {"user": node_rows(np.array(["u0", "u1"])), "film": node_rows(np.array([5, 6, 7]))}
     message = edge_rows(np.array(["u0"]), np.array([5]))
     tables = GraphTables(nodes, {RATES: message if as_labels else edges})
     if as_labels:

@@ -107,8 +107,7 @@ def test_damaged_bundles_are_built_again(graph: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "file",
-    ["edges/n__to__n/indptr.npy", "edges/n__to__n/indices.npy", "nodes/n/id_offsets.npy"],
+    "file", ["edges/n__to__n/indptr.npy", "edges/n__to__n/indices.npy", "nodes/n/id_offsets.npy"]
 )
 @pytest.mark.parametrize("at", [0, 8, 200, -1])
 def test_a_pointer_that_leads_out_of_its_array(tmp_path: Path, file: str, at: int) -> None:

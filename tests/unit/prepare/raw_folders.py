@@ -76,11 +76,7 @@ def liked(rng: np.random.Generator, taste: Array, kind: Array, num: int) -> tupl
     return who, np.array(what)
 
 
-@raw_folder(
-    "links of ratings",
-    "ratings.user_id -> users.id",
-    "ratings.movie_id -> movies.id",
-)
+@raw_folder("links of ratings", "ratings.user_id -> users.id", "ratings.movie_id -> movies.id")
 def movies(folder: Path, rng: np.random.Generator) -> None:
     """`id` everywhere, stars of 1 to 5, unknown ids in 0.03 % of the rows, lists, latin-1."""
     taste, genre = rng.integers(0, 4, 400), rng.integers(0, 4, 200)
@@ -488,11 +484,7 @@ def follows(folder: Path, rng: np.random.Generator) -> None:
     )
 
 
-@raw_folder(
-    "links of loans",
-    "loans.member -> members.member",
-    "loans.book_isbn -> books.isbn",
-)
+@raw_folder("links of loans", "loans.member -> members.member", "loans.book_isbn -> books.isbn")
 def library(folder: Path, rng: np.random.Generator) -> None:
     """ISBNs that CSV makes numbers, UTF-16, short texts, an empty column, a duplicate header."""
     taste, kind = rng.integers(0, 4, 300), rng.integers(0, 4, 150)

@@ -257,10 +257,7 @@ def test_numbers_that_any_key_has_do_not_refer(tmp_path: Path, capsys: Any) -> N
 
 @pytest.mark.parametrize(
     ("tables", "id"),
-    [
-        ({}, "prepare-no-tables"),
-        ({"a.csv": {"x": [1.5, 1.5]}}, "prepare-no-nodes"),
-    ],
+    [({}, "prepare-no-tables"), ({"a.csv": {"x": [1.5, 1.5]}}, "prepare-no-nodes")],
 )
 def test_a_folder_without_nodes_is_refused(tmp_path: Path, tables, id: str) -> None:
     for name, columns in tables.items():
