@@ -27,6 +27,7 @@ from numpy.typing import DTypeLike
 from raygnn.errors import DataError, ResourceError
 
 _SYNC_THREADS = 8
+_WEIGHT_BITS = 24
 
 # NumPy has Python parse a file's header, which fails now and then where threads do so at a time:
 # "SystemError: AST constructor recursion depth mismatch", CPython issue 106905.
@@ -217,6 +218,15 @@ def ragged_positions(offsets: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray,
     number = np.repeat(np.arange(len(rows)), lengths)
     first = offsets[rows] - (np.cumsum(lengths) - lengths)
     return number, np.arange(len(number)) + first[number]
+
+
+def summable(weights: np.ndarray) -> np.ndarray:
+    """Weights in steps of 2^-24 of the largest, float64: sums of up to 2^29 of them are exact, so
+    they do not depend on the order. Whole numbers up to 2^24 stay as they are.
+    """
+    weights = weights.astype(np.float64)
+    step = np.ldexp(1.0, int(np.frexp(weights.max(initial=0.0))[1]) - _WEIGHT_BITS)
+    return np.asarray(np.rint(weights / step) * step)
 
 
 def thinned(rows: np.ndarray, most: int) -> np.ndarray:

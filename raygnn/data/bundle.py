@@ -21,6 +21,7 @@ from raygnn.data.arrays import (
     index_dtype,
     open_array,
     outgrows_memory,
+    summable,
 )
 from raygnn.data.bundle_record import (
     INDICES,
@@ -118,7 +119,7 @@ class SeedRows:
         time: int64 or float64 [num_rows], or null.
         split: uint8 [num_rows], 0 none, 1 train, 2 validation, 3 test; null if not declared.
         time_unit: "us" for dates: microseconds since 1970; else null.
-        columns: labels, `time` and `split` by name; see `Bundle.row_column`.
+        columns: labels, `time`, `split` and `weight` by name; see `Bundle.row_column`.
         window: time after which a label is known: a duration such as 30d, or a number.
     """
 
@@ -404,6 +405,11 @@ class Bundle:
             assert not isinstance(column, SparseColumn)
             return column
         return self._open(column_path(self._path / training_table_folder(rows.name), name))
+
+    def row_weights(self, rows: SeedRows) -> np.ndarray | None:
+        """Weights of rows of a training table, as by `summable`; None without a weight column."""
+        has_weights = rows.name is not None and "weight" in rows.columns
+        return summable(self.row_column(rows, "weight")) if has_weights else None
 
     def declared_split(self, node_type: str) -> np.ndarray | None:
         """uint8 [num_nodes] of the split column: 0 none, 1 train, 2 validation, 3 test."""

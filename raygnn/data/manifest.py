@@ -9,7 +9,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -210,6 +210,7 @@ class _TableSection(_Section):
     """Rows of files, or of a source that is read into a snapshot first."""
 
     read: Source | None = None
+    _added: ClassVar[tuple[str, ...]] = ("read",)
 
     @model_validator(mode="after")
     def _names_are_usable(self) -> Self:
@@ -224,8 +225,8 @@ class _TableSection(_Section):
 
     @model_serializer(mode="wrap")
     def _without_read(self, dump: SerializerFunctionWrapHandler) -> Any:
-        # The fingerprint of tables that are files does not depend on this key.
-        return {key: value for key, value in dump(self).items() if key != "read" or value}
+        # Fingerprints of tables without them do not depend on these keys.
+        return {key: value for key, value in dump(self).items() if key not in self._added or value}
 
 
 class NodeTable(_TableSection):
@@ -294,13 +295,17 @@ class LabelEdgeTable(_TableSection):
 class TrainingTable(_TableSection):
     """Rows to learn or predict: an entity at a time. They are not nodes of the graph.
 
-    Rows keep the order of the files. An entity may have any number of rows.
+    Rows keep the order of the files. An entity may have any number of rows. `weight`: column of
+    numbers; a row of weight 2 counts as two rows.
     """
+
+    _added = ("read", "weight")
 
     files: Patterns = ()
     node_type: str
     node: str
     labels: dict[str, LabelSpec] = Field(default={})
+    weight: str | None = None
     split: str | None = None
     time: TimeColumn | None = None
     window: Window | None = None

@@ -125,7 +125,7 @@ def make_splits(
     *,
     may_be_empty: bool = False,
 ) -> Splits:
-    """Splits nodes, or rows of a training table. Rows without a label are in no split.
+    """Splits nodes, or rows of a training table. Rows without a label or with weight 0 are in none.
 
     Args:
         rows: rows of a training table, or a node type.
@@ -192,7 +192,8 @@ def _labelled(bundle: Bundle, rows: SeedRows, label: str | None) -> np.ndarray:
             "its labels in graph.yaml.",
             id="labels-unknown",
         )
-    return has_label(bundle.row_column(rows, label))
+    labelled, weights = has_label(bundle.row_column(rows, label)), bundle.row_weights(rows)
+    return labelled if weights is None else labelled & (weights > 0)
 
 
 def has_label(labels: np.ndarray) -> np.ndarray:

@@ -63,8 +63,15 @@ class ColumnScale:
         return cls(tuple(mean.tolist()), tuple(std.tolist()))
 
     @classmethod
-    def of_rows(cls, rows: np.ndarray) -> ColumnScale:
-        """The scale of finite rows in any order, [num_rows] or [num_rows, width], at least one."""
+    def of_rows(cls, rows: np.ndarray, weights: np.ndarray | None = None) -> ColumnScale:
+        """The scale of finite rows in any order, [num_rows] or [num_rows, width], at least one,
+        perhaps with weights, float64 [num_rows].
+        """
+        if weights is not None:
+            columns = rows.reshape(len(rows), -1).astype(np.float64)
+            mean = np.average(columns, axis=0, weights=weights)
+            std = np.sqrt(np.average(np.square(columns - mean), axis=0, weights=weights))
+            return cls(tuple(mean.tolist()), tuple(std.tolist()))
         return cls(*zip(*(each.mean_and_std() for each in measure(rows)), strict=True))
 
     def affine(self) -> Affine:

@@ -44,12 +44,14 @@ class JudgedOutputs:
     Attributes:
         metrics: of the config or task.
         groups: int64 [num_rows], the entity of each row.
+        weights: float64 [num_rows], of rows with weights.
     """
 
     metrics: Sequence[Any]
     predictions: Tensor
     targets: Tensor
     groups: np.ndarray
+    weights: Tensor | None = None
 
     @classmethod
     def of(cls, task: Any, metrics: Sequence[Any], outputs: Sequence[EvalOutput]) -> JudgedOutputs:
@@ -57,7 +59,9 @@ class JudgedOutputs:
         predictions = torch.cat([output.prediction for output in outputs])[order]
         targets = torch.cat([output.target for output in outputs])[order]
         groups = task.groups(ids.numpy()) if isinstance(task, LabelTask) else ids.numpy()
-        return cls(metrics, predictions, targets, groups)
+        weights = [each.row_weights for each in outputs if each.row_weights is not None]
+        of_rows = torch.cat(weights)[order] if weights else None
+        return cls(metrics, predictions, targets, groups, of_rows)
 
     def error_of_difference(self, metric: str, other: JudgedOutputs) -> float:
         """The standard error of the difference of a metric to that of another model on the same
@@ -74,7 +78,8 @@ class JudgedOutputs:
     def value(self, metric: str, rows: np.ndarray) -> float:
         """A metric of some rows, int64 positions; NaN if it is not one of `metrics`."""
         at = torch.from_numpy(rows)
-        values = metrics_of(self.metrics, self.predictions[at], self.targets[at])
+        weights = None if self.weights is None else self.weights[at]
+        values = metrics_of(self.metrics, self.predictions[at], self.targets[at], weights)
         return values.get(metric, math.nan)
 
 

@@ -153,6 +153,7 @@ def label_baselines(
     metrics: Sequence[Any],
     positive_class: int = 1,
     guesses: Mapping[str, np.ndarray] = MappingProxyType({}),
+    weights: tuple[np.ndarray | None, np.ndarray | None] = (None, None),
 ) -> Baselines:
     """Baselines that know only labels.
 
@@ -166,25 +167,34 @@ def label_baselines(
         metrics: only raygnn's own are computed.
         positive_class: the class of ranking metrics, with two classes.
         guesses: further predictions by name, [num_rows, num_outputs], such as `past_label_guesses`.
+        weights: of the training rows, and of the rows of the split, float64 [num_rows].
     """
     targets = torch.from_numpy(np.ascontiguousarray(labels))
+    of_train, of_split = weights
+    weight = None if of_split is None else torch.from_numpy(of_split)
     metrics = own_metrics(metrics)
     if problem == "regression":
         rows = train.reshape(len(train), num_outputs).astype(np.float64)
-        guesses = {"mean": rows.mean(axis=0), "median": np.median(rows, axis=0), **guesses}
-    found = {name: _of_guess(metrics, guess, targets) for name, guess in guesses.items()}
+        mean = np.average(rows, axis=0, weights=of_train)
+        guesses = {"mean": mean, "median": weighted_median(rows, of_train), **guesses}
+    found = {name: _of_guess(metrics, guess, targets, weight) for name, guess in guesses.items()}
     precision = precision_of(problem, num_outputs, labels, positive_class)
     if problem == "regression":
         return replace(precision, metrics=found)
-    counts, of_split = (_counts(problem, num_outputs, part) for part in (train, labels))
+    counts, counts_of_split = (
+        _counts(problem, num_outputs, part, of_rows)
+        for part, of_rows in zip((train, labels), weights, strict=True)
+    )
+    total = len(train) if of_train is None else of_train.sum()
     if problem == "multi_class":
         majority = np.zeros(num_outputs)
         majority[counts.argmax()] = 1
     else:
-        majority = np.where(2 * counts > len(train), 1.0, -1.0)
-    shares = counts / len(train)
-    constant = _of_guess(metrics, majority, targets)
-    drawn = constant | _expected_metrics(metrics, shares, of_split, labels)
+        majority = np.where(2 * counts > total, 1.0, -1.0)
+    constant = _of_guess(metrics, majority, targets, weight)
+    of_rows = np.ones(len(labels)) if of_split is None else of_split
+    expected = _expected_metrics(metrics, counts / total, counts_of_split, labels, of_rows)
+    drawn = constant | expected
     return replace(precision, metrics={"majority": constant, "stratified": drawn, **found})
 
 
@@ -201,15 +211,32 @@ def precision_of(
     return Baselines({}, len(labels), tuple(positives.tolist()), tuple(negatives.tolist()))
 
 
-def _counts(problem: str, num_outputs: int, labels: np.ndarray) -> np.ndarray:
-    """Rows of each class or label."""
+def weighted_median(rows: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """[num_outputs], medians of float64 [num_rows, num_outputs]."""
+    if weights is None:
+        return np.asarray(np.median(rows, axis=0))
+    order = np.argsort(rows, axis=0)
+    ordered, sums = np.take_along_axis(rows, order, 0), np.cumsum(weights[order], axis=0)
+    first = (2 * sums >= sums[-1]).argmax(axis=0)
+    after = (2 * sums > sums[-1]).argmax(axis=0)
+    ends = [np.take_along_axis(ordered, each[None], 0)[0] for each in (first, after)]
+    return np.asarray((ends[0] + ends[1]) / 2)
+
+
+def _counts(
+    problem: str, num_outputs: int, labels: np.ndarray, weights: np.ndarray | None = None
+) -> np.ndarray:
+    """Rows of each class or label, or their weights."""
     if problem == "multi_class":
-        return np.bincount(labels.reshape(-1).astype(np.int64), minlength=num_outputs)
-    return np.asarray(labels.reshape(len(labels), num_outputs).astype(bool).sum(axis=0))
+        return np.bincount(labels.reshape(-1).astype(np.int64), weights, num_outputs)
+    rows = labels.reshape(len(labels), num_outputs).astype(bool)
+    return np.asarray(rows.sum(axis=0) if weights is None else weights @ rows)
 
 
-def _of_guess(metrics: Sequence[Any], guess: np.ndarray, targets: Tensor) -> dict[str, float]:
-    return metrics_of(metrics, torch.from_numpy(guess).expand(len(targets), -1), targets)
+def _of_guess(
+    metrics: Sequence[Any], guess: np.ndarray, targets: Tensor, weight: Tensor | None
+) -> dict[str, float]:
+    return metrics_of(metrics, torch.from_numpy(guess).expand(len(targets), -1), targets, weight)
 
 
 def own_metrics(metrics: Sequence[Any]) -> list[Metric]:
@@ -224,16 +251,20 @@ def own_metrics(metrics: Sequence[Any]) -> list[Metric]:
 
 
 def _expected_metrics(
-    metrics: Sequence[Any], shares: np.ndarray, of_split: np.ndarray, labels: np.ndarray
+    metrics: Sequence[Any],
+    shares: np.ndarray,
+    of_split: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray,
 ) -> dict[str, float]:
-    num_rows = len(labels)
+    num_rows = weights.sum()
     found: dict[str, float] = {}
     for metric in metrics:
         if isinstance(metric, Accuracy):
             right = float(of_split @ shares)
             if metric.problem == "multi_label":  # all labels of a row have to be right
-                rows = labels.reshape(num_rows, len(shares)).astype(bool)
-                right = float(np.where(rows, shares, 1 - shares).prod(axis=1).sum())
+                rows = labels.reshape(len(labels), len(shares)).astype(bool)
+                right = float(weights @ np.where(rows, shares, 1 - shares).prod(axis=1))
             found |= metric.compute(torch.tensor([right, num_rows], dtype=torch.float64))
         elif isinstance(metric, BalancedAccuracy | F1Macro | F1Micro):
             counts = np.concatenate([of_split * shares, num_rows * shares, of_split])

@@ -114,6 +114,7 @@ class Judge:
         is_squared: the squared error in its place.
         groups: int64 [num_rows], the entity of each row.
         units: [num_outputs] in which errors of numbers are added up.
+        weights: float64 [num_rows], or None.
     """
 
     labels: np.ndarray
@@ -121,6 +122,14 @@ class Judge:
     is_squared: bool
     groups: np.ndarray
     units: np.ndarray = field(default_factory=lambda: np.ones(1))
+    weights: np.ndarray | None = None
+
+    def mean(self, losses: np.ndarray) -> float:
+        return float(np.average(losses, weights=self.weights))
+
+    def is_better(self, gains: np.ndarray) -> bool:
+        """Whether losses fall by more than a standard error."""
+        return self.mean(gains) > standard_error(gains, self.groups, self.weights)
 
     def losses(self, scores: np.ndarray) -> np.ndarray:
         """float64 [num_rows]."""
@@ -141,12 +150,13 @@ class Judge:
         if self.problem == "multi_label":  # each label has two classes
             logits = [np.broadcast_to(prior, scores.shape), scores]
             both = [np.stack([np.zeros(rows.size), rows.reshape(-1)], axis=1) for rows in logits]
-            (of_prior, scale), _ = fit_weights(both, self.labels.reshape(-1))
+            weights = None if self.weights is None else np.repeat(self.weights, scores.shape[1])
+            (of_prior, scale), _ = fit_weights(both, self.labels.reshape(-1), weights)
             return Share(1.0, float(scale), tuple((of_prior * prior).tolist()))
         # Two classes may shift freely; more by the shares of all classes in training.
         shift = np.array([0.0, 1.0]) if scores.shape[1] == 2 else prior
         both = [np.broadcast_to(shift, scores.shape), scores]
-        (of_shift, scale), _ = fit_weights(both, self.labels.reshape(-1))
+        (of_shift, scale), _ = fit_weights(both, self.labels.reshape(-1), self.weights)
         return Share(1.0, float(scale), tuple((of_shift * shift).tolist()))
 
 
@@ -165,7 +175,7 @@ def fit_blend(scores: Mapping[str, np.ndarray], judge: Judge, constant: np.ndarr
     shares = {name: judge.calibration(rows, constant) for name, rows in scores.items()}
     calibrated = {name: share.calibrated(scores[name]) for name, share in shares.items()}
     losses = {name: judge.losses(rows) for name, rows in calibrated.items()}
-    best = min(losses, key=lambda name: losses[name].mean())
+    best = min(losses, key=lambda name: judge.mean(losses[name]))
     weights, mixed, current = {best: 1.0}, calibrated[best], losses[best]
     while others := [name for name in scores if name not in weights]:
         tried = {
@@ -174,15 +184,14 @@ def fit_blend(scores: Mapping[str, np.ndarray], judge: Judge, constant: np.ndarr
             for weight in _WEIGHTS
         }
         gains = {key: current - losses for key, losses in tried.items()}
-        better = [k for k, g in gains.items() if g.mean() > standard_error(g, judge.groups)]
+        better = [key for key, gain in gains.items() if judge.is_better(gain)]
         if not better:
             break
-        name, weight = added = min(better, key=lambda key: tried[key].mean())
+        name, weight = added = min(better, key=lambda key: judge.mean(tried[key]))
         weights = {each: (1 - weight) * w for each, w in weights.items()} | {name: float(weight)}
         mixed, current = (1 - weight) * mixed + weight * calibrated[name], tried[added]
     if len(weights) == 1:
-        gain = judge.losses(scores[best]) - current
-        is_better = gain.mean() > standard_error(gain, judge.groups)
+        is_better = judge.is_better(judge.losses(scores[best]) - current)
         return Blend({best: shares[best] if is_better else Share(1.0)}, tuple(constant.tolist()))
     chosen = {
         name: replace(shares[name], weight=weights[name])
@@ -190,8 +199,7 @@ def fit_blend(scores: Mapping[str, np.ndarray], judge: Judge, constant: np.ndarr
     }
     # A sum of calibrated logits is too cautious where the errors of rungs differ.
     last = judge.calibration(mixed, constant)
-    gain = current - judge.losses(last.calibrated(mixed))
-    if gain.mean() > standard_error(gain, judge.groups):
+    if judge.is_better(current - judge.losses(last.calibrated(mixed))):
         chosen = {name: share.then(last) for name, share in chosen.items()}
     return Blend(chosen, tuple(constant.tolist()))
 
@@ -222,6 +230,7 @@ def compare_rungs(
     predictions: Mapping[str, np.ndarray],
     targets: np.ndarray,
     groups: np.ndarray,
+    weights: np.ndarray | None = None,
 ) -> Standings:
     """Compares rungs with the model on the same rows.
 
@@ -229,22 +238,27 @@ def compare_rungs(
         metrics: raygnn's own.
         predictions: by rung, and the model's; [num_rows, num_outputs], as for the metrics.
         groups: int64 [num_rows], the entity of each row.
+        weights: float64 [num_rows], or None.
     """
     standings: Standings = {}
     labels = torch.from_numpy(np.ascontiguousarray(targets))
+    weight = None if weights is None else torch.from_numpy(weights)
     for metric in metrics:
         values, of_rows = {}, {}
         for name, rows in predictions.items():
-            values[name] = metrics_of([metric], torch.from_numpy(rows), labels).get(metric.name)
-            of_rows[name] = influences(metric, rows, targets)
+            of_rung = metrics_of([metric], torch.from_numpy(rows), labels, weight)
+            values[name] = of_rung.get(metric.name)
+            of_rows[name] = influences(metric, rows, targets, weights)
         own, own_rows = values[MODEL], of_rows[MODEL]
         for name, value in values.items():
             if value is None or own is None:
                 continue
             influence, both = of_rows[name], None
             if influence is not None and own_rows is not None:
-                both = standard_error(influence - own_rows, groups)
-            error = None if influence is None else standard_error(influence, groups)
+                both = standard_error(influence - own_rows, groups, weights)
+            error = None
+            if influence is not None:
+                error = standard_error(influence, groups, weights)
             found = Standing(value, error, value - own, both)
             standings.setdefault(metric.name, {})[name] = found
     return standings

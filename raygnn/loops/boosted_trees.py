@@ -58,6 +58,7 @@ class BoostedTrees:
         metric: str,
         categorical: Sequence[int] = (),
         num_threads: int = 1,
+        weights: tuple[np.ndarray | None, np.ndarray | None] = (None, None),
     ) -> BoostedTrees:
         """Fits trees with several settings, and more with the one that is best on validation.
 
@@ -69,9 +70,10 @@ class BoostedTrees:
             num_classes: of each output; None for numbers.
             metric: the metric that selects, such as `mae`, `auroc` or `accuracy`.
             categorical: positions of columns with codes of categories.
+            weights: of training and of validation rows, float64 [num_rows].
         """
         if labels.ndim == 2:
-            more: Any = (num_classes, metric, categorical, num_threads)
+            more: Any = (num_classes, metric, categorical, num_threads, weights)
             each = [
                 cls.fit(columns, of_train, val_columns, of_val, *more)
                 for of_train, of_val in zip(labels.T, val_labels.T, strict=True)
@@ -83,8 +85,9 @@ class BoostedTrees:
         objective, watched = _objective(num_classes, metric)
         settings = _BASE | objective | {"metric": watched, "num_threads": num_threads}
         options: Any = {"categorical_feature": list(categorical), "params": settings}
-        train = lightgbm.Dataset(columns, labels, **options)
-        val = lightgbm.Dataset(val_columns, val_labels, reference=train, **options)
+        train = lightgbm.Dataset(columns, labels, weight=weights[0], **options)
+        of_val = options | {"weight": weights[1], "reference": train}
+        val = lightgbm.Dataset(val_columns, val_labels, **of_val)
         most = max(1, len(labels) // _FEWEST_LEAVES)
 
         def fitted(setting: dict[str, Any], seed: int) -> lightgbm.Booster:

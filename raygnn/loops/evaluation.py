@@ -46,7 +46,7 @@ class EvaluationTable:
         # All of them read the same columns.
         self._scores = ComparedScores(self._compared[0].num_columns if self._compared else 0)
         self._rows: dict[int, Tensor] = {}
-        self._held: list[Tensor] = []  # ids, predictions and targets of batches on a device
+        self._held: list[list[Tensor]] = []  # ids, predictions, ... of batches on a device
         self._num_held_bytes = 0
         # The first batch determines the names of further sums and the widths of metric states.
         self._layout: tuple[list[str], list[int]] | None = None
@@ -56,35 +56,38 @@ class EvaluationTable:
 
     def add(self, output: EvalOutput) -> None:
         sums = [output.loss_sum, output.weight, *output.metrics.values()]
-        states = [m.update(output.prediction, output.target) for m in self._sums]
+        rows = (output.prediction, output.target, output.row_weights)
+        states = [m.state(*rows) for m in self._sums]
         self._layout = list(output.metrics), [state.numel() for state in states]
         device = output.prediction.device
-        parts = [_numbers(sums, device), *(copied(state, device) for state in states)]
-        self._rows[output.index] = torch.cat(parts)
+        row = [_numbers(sums, device), *(copied(state, device) for state in states)]
+        self._rows[output.index] = torch.cat(row)
         if not (self._compared or self._gathered):
             return
-        rows = [output.ids, output.prediction, output.target]
+        parts = [output.ids, *(part for part in rows if part is not None)]
         if device.type == "cpu":
-            self._add_rows(*rows)
+            self._add_rows(*parts)
             return
         # Copies: these may be parts of the batch.
-        self._held += [part.clone() for part in rows]
-        self._num_held_bytes += sum(part.nbytes for part in rows)
+        self._held.append([part.clone() for part in parts])
+        self._num_held_bytes += sum(part.nbytes for part in parts)
         if self._num_held_bytes >= _HELD_BYTES:
             self._read()
 
     def _read(self) -> None:
         """Brings everything to the host, with one wait for the device."""
-        read = read_together([*self._held, *self._rows.values()])
-        num_held, self._held, self._num_held_bytes = len(self._held), [], 0
-        self._rows = dict(zip(self._rows, read[num_held:], strict=True))
-        for first in range(0, num_held, 3):
-            self._add_rows(*read[first : first + 3])
+        held, self._held, self._num_held_bytes = self._held, [], 0
+        read = iter(read_together([*(x for parts in held for x in parts), *self._rows.values()]))
+        for parts in held:
+            self._add_rows(*(next(read) for _ in parts))
+        self._rows = dict(zip(self._rows, read, strict=True))
 
-    def _add_rows(self, ids: Tensor, prediction: Tensor, target: Tensor) -> None:
+    def _add_rows(
+        self, ids: Tensor, prediction: Tensor, target: Tensor, weight: Tensor | None = None
+    ) -> None:
         ids, target = ids.cpu(), target.cpu()
         if self._compared:
-            self._scores.add(*self._compared[0].columns(prediction, target))
+            self._scores.add(*self._compared[0].columns(prediction, target), weight)
         if self._gathered:
             self._predictions.append(_own(prediction.float()))
             self._ids.append(_own(ids))

@@ -23,18 +23,30 @@ class EarlierLabels:
         codes: int64 [num_labels], ascending: entity * (1 + number of instants) + instant.
         instants: distinct times when labels are known, ascending.
         scores: float64 [num_labels, num_outputs], labels as predictions: one-hot for classes.
+        weights: float64 [num_labels], in means.
         counts_own_time: whether labels that are known at a row's time are earlier ones.
     """
 
     codes: np.ndarray
     instants: np.ndarray
     scores: np.ndarray
+    weights: np.ndarray
     counts_own_time: bool
 
     @classmethod
-    def of(cls, rows: SeedRows, scores: np.ndarray, known: np.ndarray) -> EarlierLabels:
-        """`scores`: [num_rows, num_outputs]. `known`: int64, positions of rows with a label."""
+    def of(
+        cls,
+        rows: SeedRows,
+        scores: np.ndarray,
+        known: np.ndarray,
+        weights: np.ndarray | None = None,
+    ) -> EarlierLabels:
+        """`scores`: [num_rows, num_outputs]. `known`: int64, positions of rows with a label.
+        `weights`: float64 [num_rows]; labels of weight 0 are none.
+        """
         assert rows.time is not None
+        weights = np.ones(rows.num_rows) if weights is None else weights
+        known = known[weights[known] > 0]
         window = window_as_time(rows.window, rows.time_unit, f"{rows.place}.window")
         instants, ranks = np.unique(
             np.asarray(rows.time)[known] + (window or 0), return_inverse=True
@@ -42,12 +54,12 @@ class EarlierLabels:
         codes = rows.node_ids(known) * (1 + len(instants)) + ranks
         order = np.argsort(codes, kind="stable")
         past = scores[known[order]].astype(np.float64)
-        return cls(codes[order], instants, past, window is not None)
+        return cls(codes[order], instants, past, weights[known[order]], window is not None)
 
     @classmethod
     def none(cls, num_outputs: int) -> EarlierLabels:
-        empty = np.empty(0, np.int64)
-        return cls(empty, empty, np.empty((0, num_outputs)), counts_own_time=False)
+        empty, weights = np.empty(0, np.int64), np.empty(0)
+        return cls(empty, empty, np.empty((0, num_outputs)), weights, counts_own_time=False)
 
     def guesses(
         self, nodes: np.ndarray, until: np.ndarray, default: np.ndarray
@@ -64,13 +76,15 @@ class EarlierLabels:
         first = np.searchsorted(self.codes, entities)
         known = np.searchsorted(self.instants, until, side)
         last = np.searchsorted(self.codes, entities + known)
-        sums = np.zeros((len(self.scores) + 1, self.scores.shape[1]))
-        np.cumsum(self.scores, axis=0, dtype=np.float64, out=sums[1:])
-        count = (last - first)[:, None]
-        means = np.where(count > 0, (sums[last] - sums[first]) / np.maximum(count, 1), default)
+        counted = np.column_stack([self.scores * self.weights[:, None], self.weights])
+        sums = np.zeros((len(counted) + 1, counted.shape[1]))
+        np.cumsum(counted, axis=0, out=sums[1:])
+        within = sums[last] - sums[first]
+        has_any = (last > first)[:, None]
+        means = np.where(has_any, within[:, :-1] / np.where(has_any, within[:, -1:], 1), default)
         if not len(self.scores):
             return {"entity_mean": means, "last_label": means}
-        latest = np.where(count > 0, self.scores[np.maximum(last - 1, 0)], default)
+        latest = np.where(has_any, self.scores[np.maximum(last - 1, 0)], default)
         return {"entity_mean": means, "last_label": latest}
 
 

@@ -52,6 +52,7 @@ class EvalOutput:
         loss_sum: the summed loss, a number or a scalar on the device.
         prediction: [num_seeds, ...], the metrics' input next to `target`.
         metrics: further sums over the same weight; every batch has the same names.
+        row_weights: float64 [num_seeds] for metrics, of rows with weights.
     """
 
     index: int
@@ -61,6 +62,7 @@ class EvalOutput:
     prediction: Tensor
     target: Tensor
     metrics: Mapping[str, Tensor | float] = field(default_factory=dict)
+    row_weights: Tensor | None = None
 
 
 @dataclass(frozen=True)

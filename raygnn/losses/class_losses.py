@@ -13,7 +13,7 @@ from torch.nn import functional
 from raygnn.config.section import NonNegativeNumber
 from raygnn.data.standardization import BALANCED, LabelCounts
 from raygnn.errors import ConfigError, DataError, did_you_mean
-from raygnn.losses.seed_losses import Loss, entries, in_full_precision
+from raygnn.losses.seed_losses import Loss, entries, in_full_precision, weighted_sum
 
 #: A number in [0, 1].
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -183,18 +183,23 @@ class CrossEntropy(_ClassLoss):
         super().__init__("class_weights", class_weights, label_counts, class_names)
         self.label_smoothing = label_smoothing
 
-    def forward(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | float]:
+    def forward(
+        self, prediction: Tensor, target: Tensor, weight: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | float]:
         """Target: classes, integers [num_seeds] or [num_seeds, 1]."""
         logits, classes = self._checked(prediction, target, "cross_entropy")
         weights = self._weights_for(prediction)
-        loss_sum = functional.cross_entropy(
+        losses = functional.cross_entropy(
             logits,
             classes,
             weight=weights,
-            reduction="sum",
+            reduction="sum" if weight is None else "none",
             label_smoothing=self.label_smoothing,
         )
-        return loss_sum, float(len(classes)) if weights is None else weights[classes].sum()
+        if weight is None:
+            return losses, float(len(classes)) if weights is None else weights[classes].sum()
+        loss_sum, divisor = weighted_sum(losses, weight)
+        return loss_sum, divisor if weights is None else (weight * weights[classes]).sum()
 
 
 class Focal(_ClassLoss):
@@ -224,7 +229,9 @@ class Focal(_ClassLoss):
         super().__init__("alpha", alpha, label_counts, class_names)
         self.gamma = float(gamma)
 
-    def forward(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | float]:
+    def forward(
+        self, prediction: Tensor, target: Tensor, weight: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | float]:
         """Target: classes, integers [num_seeds] or [num_seeds, 1]."""
         logits, classes = self._checked(prediction, target, "focal")
         log_p = logits.log_softmax(dim=1).gather(1, classes.unsqueeze(1)).squeeze(1)
@@ -232,7 +239,7 @@ class Focal(_ClassLoss):
         weights = self._weights_for(prediction)
         if weights is not None:
             losses = losses * weights[classes]
-        return losses.sum(), float(len(classes))
+        return weighted_sum(losses, weight)
 
 
 class BinaryCrossEntropy(_WeightedLoss):
@@ -262,18 +269,21 @@ class BinaryCrossEntropy(_WeightedLoss):
             weights = _numbers("pos_weight", pos_weight)
         super().__init__("pos_weight", pos_weight, weights)
 
-    def forward(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | float]:
+    def forward(
+        self, prediction: Tensor, target: Tensor, weight: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | float]:
         """Target: zeros and ones, [num_seeds, num_labels]."""
         pos_weight = self._weights_for(prediction)
         prediction = in_full_precision(prediction)
         target = entries("binary_cross_entropy", prediction, target)
-        num_seeds, num_labels = prediction.shape
+        num_labels = prediction.shape[1]
         if pos_weight is not None and len(pos_weight) > 1:
             _check_count("pos_weight", pos_weight, num_labels)
-        total = functional.binary_cross_entropy_with_logits(
-            prediction, target, pos_weight=pos_weight, reduction="sum"
+        losses = functional.binary_cross_entropy_with_logits(
+            prediction, target, pos_weight=pos_weight, reduction="none"
         )
-        return total / num_labels, float(num_seeds)
+        total, divisor = weighted_sum(losses, weight)
+        return total / num_labels, divisor
 
 
 class BinaryFocal(_WeightedLoss):
@@ -302,7 +312,9 @@ class BinaryFocal(_WeightedLoss):
         super().__init__("alpha", alpha, weights)
         self.gamma = float(gamma)
 
-    def forward(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | float]:
+    def forward(
+        self, prediction: Tensor, target: Tensor, weight: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | float]:
         """Target: zeros and ones, [num_seeds, num_labels]."""
         weights = self._weights_for(prediction)
         prediction = in_full_precision(prediction)
@@ -312,7 +324,8 @@ class BinaryFocal(_WeightedLoss):
         if weights is not None:
             without, with_label = weights.T
             losses = losses * torch.where(has_label, with_label, without)
-        return losses.sum() / prediction.shape[1], float(len(prediction))
+        total, divisor = weighted_sum(losses, weight)
+        return total / prediction.shape[1], divisor
 
 
 def _focal(log_p: Tensor, remainder: Tensor, gamma: float) -> Tensor:

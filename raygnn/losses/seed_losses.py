@@ -21,12 +21,15 @@ class Loss(nn.Module, ABC):
     """
 
     @abstractmethod
-    def forward(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | float]:
+    def forward(
+        self, prediction: Tensor, target: Tensor, weight: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | float]:
         """Computes the loss of one micro-batch.
 
         Args:
             prediction: [num_seeds, num_outputs], output of the model.
             target: labels of the seeds; all are labelled.
+            weight: [num_seeds], of rows with weights; a row of weight 2 counts as two rows.
         Returns:
             The loss summed over the seeds (a scalar with gradient), and its divisor.
         Raises:
@@ -37,6 +40,14 @@ class Loss(nn.Module, ABC):
 def in_full_precision(prediction: Tensor) -> Tensor:
     """The prediction at least in float32, which sums over many seeds need, also under autocast."""
     return prediction if prediction.dtype == torch.float64 else prediction.float()
+
+
+def weighted_sum(losses: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor | float]:
+    """Sum of losses [num_seeds, ...], and the number of seeds or the sum of their weights."""
+    if weight is None:
+        return losses.sum(), float(len(losses))
+    weight = weight.to(losses.dtype)
+    return (losses.reshape(len(losses), -1) * weight.unsqueeze(1)).sum(), weight.double().sum()
 
 
 def with_outputs_of(prediction: Tensor, target: Tensor) -> Tensor:
@@ -67,10 +78,13 @@ class _Distance(Loss):
     @abstractmethod
     def of_errors(self, error: Tensor) -> Tensor: ...
 
-    def forward(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | float]:
+    def forward(
+        self, prediction: Tensor, target: Tensor, weight: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | float]:
         prediction = in_full_precision(prediction)
         error = prediction - entries(self.name, prediction, target)
-        return self.of_errors(error).sum() / prediction.shape[1], float(prediction.shape[0])
+        total, divisor = weighted_sum(self.of_errors(error), weight)
+        return total / prediction.shape[1], divisor
 
 
 class MeanSquaredError(_Distance):

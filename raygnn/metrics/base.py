@@ -37,6 +37,8 @@ class Metric(ABC):
     name: str
     #: The problems that it is defined for.
     problems: tuple[Problem, ...]
+    #: Whether it counts a row by the row's weight. Others count each row once.
+    weighs_rows = False
 
     def __init__(self, num_outputs: int, problem: Problem) -> None:
         if problem not in self.problems:
@@ -66,7 +68,14 @@ class SumMetric(Metric):
             prediction: [num_rows, num_outputs], logits or regressed values.
             target: [num_rows] (or [num_rows, 1]) classes, otherwise [num_rows, num_outputs] values;
                 a second dimension of 1 may be missing.
+            weight: float64 [num_rows], or None; only if the metric `weighs_rows`.
         """
+
+    def state(self, prediction: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
+        """`update`, with weights if the metric reads them."""
+        if weight is None or not self.weighs_rows:
+            return self.update(prediction, target)
+        return self.update(prediction, target, weight)  # type: ignore[call-arg]
 
     @abstractmethod
     def compute(self, state: Tensor) -> dict[str, float]:
@@ -94,7 +103,7 @@ class GatheredMetric(Metric):
 class ScoreCounts:
     """One column of scores, by distinct score of a positive, ascending.
 
-    Counts are integers in float64, which does not wrap around beyond 2^53.
+    Counts are integers, or sums of weights, in float64, which does not wrap around beyond 2^53.
 
     Attributes:
         positive: [num_levels], positives with this score.
@@ -104,9 +113,9 @@ class ScoreCounts:
     positive: Tensor
     below: Tensor
     not_above: Tensor
-    num_negatives: int
-    num_scores: int
-    num_nan: int
+    num_negatives: float
+    num_scores: float
+    num_nan: float
 
     @property
     def has_both(self) -> bool:
@@ -231,20 +240,24 @@ class ComparedScores:
 
     def __init__(self, num_columns: int, num_held: int = _NUM_HELD) -> None:
         self._num_held = num_held
-        self._held: list[tuple[np.ndarray, np.ndarray]] = []
+        self._held: list[tuple[np.ndarray, ...]] = []
         self._num_now = 0
-        self._totals = np.zeros((num_columns, _NUM_FIXED), np.int64)
+        self._totals = np.zeros((num_columns, _NUM_FIXED))
         self._positives: list[list[np.ndarray]] = [[] for _ in range(num_columns)]
-        self._last = [np.empty(0)] * num_columns  # sorted negatives of what is held
+        # Sorted negatives of what is held: a row of scores and, if they have any, one of weights.
+        self._last = [np.empty((1, 0))] * num_columns
         self._file: IO[bytes] | None = None
-        self._blocks: list[list[tuple[int, int]]] = [[] for _ in range(num_columns)]
+        self._blocks: list[list[tuple[int, tuple[int, ...]]]] = [[] for _ in range(num_columns)]
 
-    def add(self, scores: Tensor, is_positive: Tensor) -> None:
-        """Adds one batch of this rank; [num_rows, num_columns], floating and bool."""
+    def add(self, scores: Tensor, is_positive: Tensor, weight: Tensor | None = None) -> None:
+        """Adds one batch of this rank; [num_rows, num_columns], floating and bool. Weights are
+        float64 [num_rows], above 0.
+        """
         if self._num_now + scores.numel() > self._num_held:
             self._write()
         # Copies: a slice would keep the storage of a whole batch.
-        self._held.append((np.array(scores.double().cpu()), np.array(is_positive.cpu())))
+        parts = [scores.double(), is_positive, *([] if weight is None else [weight])]
+        self._held.append(tuple(np.array(part.cpu()) for part in parts))
         self._num_now += scores.numel()
 
     def columns(
@@ -255,49 +268,59 @@ class ComparedScores:
         """Yields the counts of each column, with those of all ranks. Call it once."""
         self._last = self._cut()
         for column, parts in enumerate(self._positives):
-            positives = gather(torch.from_numpy(np.concatenate([np.empty(0), *parts])))
-            levels, positive = positives.unique(return_counts=True)
+            of_rank = np.concatenate([np.empty((0, 2)), *parts])
+            scores, weights = gather(torch.from_numpy(of_rank)).T
+            levels, of_level = scores.unique(return_inverse=True)
+            positive = torch.zeros_like(levels).index_add_(0, of_level, weights)
             counts = add(self._count(column, levels.numpy()))
             num_scores, num_nan, num_negatives = counts[:_NUM_FIXED].tolist()
-            below, not_above = counts[_NUM_FIXED:].double().view(2, -1)
-            yield ScoreCounts(
-                positive.double(), below, not_above, num_negatives, num_scores, num_nan
-            )
+            below, not_above = counts[_NUM_FIXED:].view(2, -1)
+            yield ScoreCounts(positive, below, not_above, num_negatives, num_scores, num_nan)
         if self._file is not None:
             self._file.close()
 
     def _count(self, column: int, levels: np.ndarray) -> Tensor:
-        """int64: stored counts, then negatives of this rank below each level and not above it."""
-        below, not_above = np.zeros((2, len(levels)), np.int64)
-        for block in self._sorted_blocks(column):
-            below += np.searchsorted(block, levels, side="left")
-            not_above += np.searchsorted(block, levels, side="right")
+        """float64: stored counts, then negatives of this rank below each level and not above."""
+        below, not_above = np.zeros((2, len(levels)))
+        for scores, *weights in self._sorted_blocks(column):
+            ends = [np.searchsorted(scores, levels, side) for side in ("left", "right")]
+            if weights:
+                sums = np.append(0.0, np.cumsum(weights[0]))
+                ends = [sums[each] for each in ends]
+            below += ends[0]
+            not_above += ends[1]
         return torch.from_numpy(np.concatenate([self._totals[column], below, not_above]))
 
     def _sorted_blocks(self, column: int) -> Iterator[np.ndarray]:
         yield self._last[column]
-        for start, size in self._blocks[column]:
+        for start, shape in self._blocks[column]:
             assert self._file is not None
             self._file.seek(start)
-            yield np.frombuffer(self._file.read(size))
+            yield np.frombuffer(self._file.read(8 * math.prod(shape))).reshape(shape)
 
     def _write(self) -> None:
         if self._file is None:
             self._file = tempfile.TemporaryFile()  # noqa: SIM115 - `columns` closes it
         for column, block in enumerate(self._cut()):
-            self._blocks[column].append((self._file.tell(), block.nbytes))
+            self._blocks[column].append((self._file.tell(), block.shape))
             self._file.write(block.tobytes())
 
     def _cut(self) -> list[np.ndarray]:
         if not self._held:
-            return [np.empty(0)] * len(self._positives)
-        scores, is_positive = (np.concatenate(parts) for parts in zip(*self._held, strict=True))
+            return [np.empty((1, 0))] * len(self._positives)
+        scores, is_positive, *weights = map(np.concatenate, zip(*self._held, strict=True))
         self._held, self._num_now = [], 0
         negatives = []
         for column, (values, chosen) in enumerate(zip(scores.T, is_positive.T, strict=True)):
-            self._positives[column].append(values[chosen])
-            negatives.append(np.sort(values[~chosen]))
-            of_column = (len(values), np.isnan(values).sum(), len(negatives[-1]))
+            of_rows = weights[0] if weights else np.ones(len(values))
+            self._positives[column].append(np.stack([values, of_rows], axis=1)[chosen])
+            others = values[~chosen]
+            if weights:
+                order = np.argsort(others)
+                negatives.append(np.stack([others[order], of_rows[~chosen][order]]))
+            else:
+                negatives.append(np.sort(others)[None])
+            of_column = (len(values), np.isnan(values).sum(), of_rows[~chosen].sum())
             self._totals[column] += np.array(of_column)
         return negatives
 

@@ -50,6 +50,7 @@ class ClassFigures(ClassCounts, Diagnostic):
     """
 
     name = "per_class"
+    weighs_rows = False
 
     def __init__(self, num_outputs: int, problem: Problem, names: Sequence[str]) -> None:
         super().__init__(num_outputs, problem)
@@ -246,16 +247,22 @@ class MetricsOverTime(GatheredMetric):
     Args:
         metrics: metrics to compute.
         times: int64 [num_rows], microseconds since 1970, by row id.
+        weights: float64 [num_rows], by row id, or None.
     """
 
     name = "over_time"
     problems = ("multi_class", "multi_label", "regression")
 
     def __init__(
-        self, num_outputs: int, problem: Problem, metrics: Sequence[Metric], times: np.ndarray
+        self,
+        num_outputs: int,
+        problem: Problem,
+        metrics: Sequence[Metric],
+        times: np.ndarray,
+        weights: np.ndarray | None = None,
     ) -> None:
         super().__init__(num_outputs, problem)
-        self._metrics, self._times = metrics, times
+        self._metrics, self._times, self._weights = metrics, times, weights
         self._found: dict[str, list[Any]] = {}
 
     def compute(self, prediction: Tensor, target: Tensor) -> dict[str, float]:
@@ -271,7 +278,10 @@ class MetricsOverTime(GatheredMetric):
             rows = torch.from_numpy(spans[name] == period)
             columns[name].append(_period_name(name, int(period)))
             columns["rows"].append(int(rows.sum()))
-            values = metrics_of(self._metrics, prediction[rows], target[rows])
+            weight = None
+            if self._weights is not None:
+                weight = torch.from_numpy(self._weights[ids[rows].numpy()])
+            values = metrics_of(self._metrics, prediction[rows], target[rows], weight)
             for metric, value in values.items():
                 columns.setdefault(metric, []).append(None if value != value else value)
         self._found = columns
@@ -296,16 +306,20 @@ def _period_name(name: str, period: int) -> str:
     return named[name]
 
 
-def metrics_of(metrics: Sequence[Any], prediction: Tensor, target: Tensor) -> dict[str, float]:
-    """Metrics of sums and of compared scores, for rows in one process."""
+def metrics_of(
+    metrics: Sequence[Any], prediction: Tensor, target: Tensor, weight: Tensor | None = None
+) -> dict[str, float]:
+    """Metrics of sums and of compared scores, for rows in one process, perhaps with weights,
+    float64 [num_rows].
+    """
     values: dict[str, float] = {}
     for metric in metrics:
         if isinstance(metric, SumMetric):
-            values |= metric.compute(metric.update(prediction, target))
+            values |= metric.compute(metric.state(prediction, target, weight))
     compared = [metric for metric in metrics if isinstance(metric, ComparedMetric)]
     if compared:
         scores = ComparedScores(compared[0].num_columns)
-        scores.add(*compared[0].columns(prediction, target))
+        scores.add(*compared[0].columns(prediction, target), weight)
         values |= compare(compared, scores.columns())
     return values
 

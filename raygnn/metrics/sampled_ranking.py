@@ -182,7 +182,7 @@ class _LinkClassification(ComparedMetric):
         return prediction[takes_part].unsqueeze(1), is_positive[takes_part].unsqueeze(1)
 
     def of_column(self, counts: ScoreCounts) -> float | None:
-        check_scores(counts.num_nan, counts.num_scores)
+        check_scores(int(counts.num_nan), int(counts.num_scores))
         return self._of_counts(counts) if counts.has_both else None
 
     @abstractmethod

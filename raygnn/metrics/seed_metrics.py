@@ -22,14 +22,15 @@ class Accuracy(SumMetric):
 
     name = "accuracy"
     problems = ("multi_class", "multi_label")
+    weighs_rows = True
 
-    def update(self, prediction: Tensor, target: Tensor) -> Tensor:
+    def update(self, prediction: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
         if self.problem == "multi_class":
             right = prediction.argmax(dim=-1) == target.flatten()
         else:
             right = ((prediction > 0) == _labels(prediction, target)).all(dim=-1)
-        num_rows = right.new_full((), len(right), dtype=torch.long)
-        return torch.stack([right.sum(), num_rows]).double()
+        rows = torch.ones_like(right, dtype=torch.float64) if weight is None else weight
+        return torch.stack([(right * rows).sum(), rows.sum()])
 
     def compute(self, state: Tensor) -> dict[str, float]:
         right, total = state.tolist()
@@ -40,27 +41,31 @@ class ClassCounts(SumMetric):
     """A metric of counts by class or label: true positives, predicted and actual rows."""
 
     problems: tuple[Problem, ...] = ("multi_class", "multi_label")
+    weighs_rows = True
 
-    def update(self, prediction: Tensor, target: Tensor) -> Tensor:
+    def update(self, prediction: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
+        rows = prediction.new_ones(len(prediction), dtype=torch.float64)
+        rows = rows if weight is None else weight
         if self.problem == "multi_class":
             predicted, target = prediction.argmax(dim=-1), target.flatten().long()
             counts = [
-                counts_by_class(target, self.num_outputs, predicted == target),
-                counts_by_class(predicted, self.num_outputs),
-                counts_by_class(target, self.num_outputs),
+                counts_by_class(target, self.num_outputs, rows * (predicted == target)),
+                counts_by_class(predicted, self.num_outputs, rows),
+                counts_by_class(target, self.num_outputs, rows),
             ]
         else:
             labels, positive = _labels(prediction, target), prediction > 0
-            counts = [entries.sum(dim=0) for entries in (positive & labels, positive, labels)]
-        return torch.cat(counts).double()
+            parts = (positive & labels, positive, labels)
+            counts = [(entries * rows.unsqueeze(1)).sum(dim=0) for entries in parts]
+        return torch.cat(counts)
 
 
-def counts_by_class(classes: Tensor, num_classes: int, chosen: Tensor | None = None) -> Tensor:
-    """Rows of each class, float64 [num_classes]; only those where `chosen`, bool [num_rows]. On a
-    device without a wait, unlike `bincount`.
+def counts_by_class(classes: Tensor, num_classes: int, weight: Tensor | None = None) -> Tensor:
+    """Rows of each class, or their weights, float64 [num_classes]. On a device without a wait,
+    unlike `bincount`.
     """
-    ones = torch.ones_like(classes, dtype=torch.float64) if chosen is None else chosen.double()
-    return ones.new_zeros(num_classes).index_add_(0, classes, ones)
+    rows = torch.ones_like(classes, dtype=torch.float64) if weight is None else weight
+    return rows.new_zeros(num_classes).index_add_(0, classes, rows)
 
 
 class _F1(ClassCounts):
@@ -83,7 +88,7 @@ class F1Macro(_F1):
     name = "f1_macro"
 
     def _score(self, true_positive: Tensor, predicted_or_actual: Tensor) -> float:
-        f1 = 2 * true_positive / predicted_or_actual.clamp(min=1)
+        f1 = 2 * true_positive / predicted_or_actual.where(predicted_or_actual > 0, 1)
         if self.problem == "multi_class":
             f1 = f1[predicted_or_actual > 0]
         return float(f1.mean())
@@ -118,11 +123,16 @@ def _labels(prediction: Tensor, target: Tensor) -> Tensor:
 
 class _MeanError(SumMetric):
     problems = ("regression",)
+    weighs_rows = True
 
-    def update(self, prediction: Tensor, target: Tensor) -> Tensor:
+    def update(self, prediction: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
         predicted, actual = _float64(prediction, target)
-        total = self._of_errors(predicted - actual).sum()
-        return torch.stack([total, total.new_full((), float(actual.numel()))])
+        errors = self._of_errors(predicted - actual)
+        if weight is None:
+            total = errors.sum()
+            return torch.stack([total, total.new_full((), float(actual.numel()))])
+        total = (errors.reshape(len(errors), -1).mean(dim=1) * weight).sum()
+        return torch.stack([total, weight.sum()])
 
     @abstractmethod
     def _of_errors(self, error: Tensor) -> Tensor: ...
@@ -183,19 +193,22 @@ class R2(SumMetric):
 
     name = "r2"
     problems = ("regression",)
+    weighs_rows = True
     center: Sequence[float] = (0.0,)
 
-    def update(self, prediction: Tensor, target: Tensor) -> Tensor:
+    def update(self, prediction: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
         predicted, actual = _float64(prediction, target)
-        rows = actual.new_full((actual.shape[1],), float(len(actual)))
-        residual = (predicted - actual).square().sum(dim=0)
+        ones = torch.ones_like(actual)
+        rows = ones if weight is None else ones * weight.unsqueeze(1)
         center = torch.tensor(self.center, dtype=torch.float64)
         centered = actual - copied(center, actual.device)
-        return torch.cat([rows, centered.sum(dim=0), centered.square().sum(dim=0), residual])
+        columns = (ones, rows, rows * centered, rows * centered.square())
+        sums = [column.sum(dim=0) for column in (*columns, rows * (predicted - actual).square())]
+        return torch.cat(sums)
 
     def compute(self, state: Tensor) -> dict[str, float]:
-        rows, total, squares, residual = state.view(4, self.num_outputs)
-        if rows[0] < 2:
+        count, rows, total, squares, residual = state.view(5, self.num_outputs)
+        if count[0] < 2:
             return {self.name: math.nan}
         variation = (squares - total.square() / rows).clamp(min=0)
         is_constant = variation == 0
@@ -219,6 +232,7 @@ class SeedRankingMetric(ComparedMetric):
     """
 
     problems: tuple[Problem, ...] = ("multi_class", "multi_label")
+    weighs_rows = True
     positive = 1
 
     @property

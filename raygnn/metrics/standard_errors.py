@@ -17,7 +17,9 @@ from raygnn.metrics.seed_metrics import (
 )
 
 
-def influences(metric: Any, prediction: np.ndarray, target: np.ndarray) -> np.ndarray | None:
+def influences(
+    metric: Any, prediction: np.ndarray, target: np.ndarray, weights: np.ndarray | None = None
+) -> np.ndarray | None:
     """Influence of each row on a metric; None for metrics without a closed form.
 
     The difference of two predictions' influences is that of their difference.
@@ -25,15 +27,18 @@ def influences(metric: Any, prediction: np.ndarray, target: np.ndarray) -> np.nd
     Args:
         prediction: [num_rows, num_outputs], as for the metric.
         target: [num_rows], or [num_rows, num_outputs].
+        weights: float64 [num_rows], above 0.
     Returns:
-        float64 [num_rows], around 0. `standard_error` makes an error of them.
+        float64 [num_rows], with a weighted mean of 0. `standard_error` makes an error of them.
     Source: DeLong et al. 1988 for AUROC; the delta method for others.
     """
     if isinstance(metric, Accuracy) and metric.problem == "multi_class":
-        return _centered(prediction.argmax(axis=1) == target.reshape(-1))
+        return _centered(prediction.argmax(axis=1) == target.reshape(-1), weights)
     if isinstance(metric, AUROC) and metric.num_columns == 1:
         margin = prediction[:, metric.positive] - prediction[:, 1 - metric.positive]
-        return _of_auroc(margin.astype(np.float64), target.reshape(-1) == metric.positive)
+        is_positive = target.reshape(-1) == metric.positive
+        of_rows = np.ones(len(margin)) if weights is None else weights
+        return _of_auroc(margin.astype(np.float64), is_positive, of_rows)
     if getattr(metric, "problem", None) != "regression":
         return None
     actual = target.reshape(prediction.shape).astype(np.float64)
@@ -41,26 +46,32 @@ def influences(metric: Any, prediction: np.ndarray, target: np.ndarray) -> np.nd
     squared = np.square(error).mean(axis=1)
     if isinstance(metric, MeanAbsoluteError):
         scale = metric.scale if isinstance(metric, NormalizedMeanAbsoluteError) else 1.0
-        return _centered(np.abs(error).mean(axis=1) / (scale or 1.0))
+        return _centered(np.abs(error).mean(axis=1) / (scale or 1.0), weights)
     if isinstance(metric, RootMeanSquaredError):
-        return _centered(squared) / (2 * np.sqrt(squared.mean()) or 1.0)
+        mean = np.average(squared, weights=weights)
+        return _centered(squared, weights) / (2 * np.sqrt(mean) or 1.0)
     if isinstance(metric, R2) and metric.num_outputs == 1:
-        spread = np.square(actual - actual.mean())[:, 0]
-        variance = spread.mean() or 1.0
-        return squared.mean() / variance**2 * spread - squared / variance
+        values = actual[:, 0]
+        spread = np.square(values - np.average(values, weights=weights))
+        variance = np.average(spread, weights=weights) or 1.0
+        return np.average(squared, weights=weights) / variance**2 * spread - squared / variance
     return None
 
 
-def standard_error(influence: np.ndarray, groups: np.ndarray) -> float:
+def standard_error(
+    influence: np.ndarray, groups: np.ndarray, weights: np.ndarray | None = None
+) -> float:
     """The standard error of a mean of rows; rows of one group may be dependent.
 
     Args:
         influence: float64 [num_rows], or any values by row, whose mean is subtracted.
         groups: int64 [num_rows], such as the entity of each row.
+        weights: float64 [num_rows], of a weighted mean.
     """
     _, places = np.unique(groups, return_inverse=True)
-    sums = np.bincount(places, weights=_centered(influence))
-    return float(np.sqrt(np.square(sums).sum()) / max(len(influence), 1))
+    of_rows = np.ones(len(influence)) if weights is None else weights
+    sums = np.bincount(places, weights=of_rows * _centered(influence, weights))
+    return float(np.sqrt(np.square(sums).sum()) / (of_rows.sum() or 1.0))
 
 
 _NUM_PARTS = 50
@@ -87,21 +98,27 @@ def paired_error(
     return float(np.sqrt((num_parts - 1) * np.square(others - others.mean()).mean()))
 
 
-def _centered(values: np.ndarray) -> np.ndarray:
+def _centered(values: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
     values = values.astype(np.float64)
-    return values - values.mean() if len(values) else values
+    return values - np.average(values, weights=weights) if len(values) else values
 
 
-def _of_auroc(scores: np.ndarray, is_positive: np.ndarray) -> np.ndarray | None:
-    num_positive = int(is_positive.sum())
-    num_negative = len(scores) - num_positive
-    if not num_positive or not num_negative:
+def _of_auroc(
+    scores: np.ndarray, is_positive: np.ndarray, weights: np.ndarray
+) -> np.ndarray | None:
+    if is_positive.all() or not is_positive.any():
         return None
-    from scipy.stats import rankdata  # takes half a second to import
-
-    ranks, placed = rankdata(scores), np.empty(len(scores))
-    above = (ranks[is_positive] - rankdata(scores[is_positive])) / num_negative
-    below = 1 - (ranks[~is_positive] - rankdata(scores[~is_positive])) / num_positive
-    placed[is_positive] = (above - above.mean()) * len(scores) / num_positive
-    placed[~is_positive] = (below - below.mean()) * len(scores) / num_negative
+    placed = np.empty(len(scores))
+    for rows, sign in ((is_positive, 1), (~is_positive, -1)):
+        shares = sign * _share_below(scores[rows], scores[~rows], weights[~rows])
+        of_rows = weights[rows]
+        placed[rows] = _centered(shares, of_rows) * weights.sum() / of_rows.sum()
     return placed
+
+
+def _share_below(scores: np.ndarray, others: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The weighted share of other scores below each score; equal ones count half."""
+    order = np.argsort(others)
+    sums = np.append(0.0, np.cumsum(weights[order]))
+    both = sum(sums[np.searchsorted(others[order], scores, side)] for side in ("left", "right"))
+    return np.asarray(both / (2 * sums[-1]))

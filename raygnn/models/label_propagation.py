@@ -114,15 +114,21 @@ def _log_ratios(sums: np.ndarray, prior: np.ndarray) -> np.ndarray:
     return (np.log(shares) - prior).astype(np.float32)
 
 
-def fit_weights(scores: Sequence[np.ndarray], labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def fit_weights(
+    scores: Sequence[np.ndarray], labels: np.ndarray, of_rows: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Weights of several scores [num_nodes, num_classes] whose sum predicts the labels best.
+
+    `of_rows`: weights of the rows, float64 [num_nodes].
 
     Returns:
         float64 weights, the last at least 0, and the cross-entropy of each node.
     """
     stacked = np.stack([each.astype(np.float64) for each in scores], axis=1)
     own = stacked[np.arange(len(labels)), :, labels]
-    penalty = 1 / (_LARGE**2 * len(labels))
+    of_rows = np.ones(len(labels)) if of_rows is None else of_rows
+    shares_of_rows = of_rows / of_rows.sum()
+    penalty = 1 / (_LARGE**2 * of_rows.sum())
 
     def losses(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         logits = np.einsum("k,nkc->nc", weights, stacked)
@@ -132,15 +138,18 @@ def fit_weights(scores: Sequence[np.ndarray], labels: np.ndarray) -> tuple[np.nd
         return -np.log(np.maximum(shares[np.arange(len(labels)), labels], _LEAST)), shares
 
     def penalized(weights: np.ndarray) -> float:
-        return float(losses(weights)[0].mean() + penalty / 2 * np.square(weights).sum())
+        loss = shares_of_rows @ losses(weights)[0]
+        return float(loss + penalty / 2 * np.square(weights).sum())
 
     weights = np.zeros(len(scores))
     for _ in range(_MAX_NEWTON):
         _, shares = losses(weights)
         expected = np.einsum("nkc,nc->nk", stacked, shares)
-        slope = (expected - own).mean(axis=0) + penalty * weights
-        curvature = np.einsum("nkc,nlc,nc->kl", stacked, stacked, shares) - expected.T @ expected
-        curvature = curvature / len(labels) + penalty * np.eye(len(weights))
+        slope = shares_of_rows @ (expected - own) + penalty * weights
+        weighted = shares * shares_of_rows[:, None]
+        curvature = np.einsum("nkc,nlc,nc->kl", stacked, stacked, weighted)
+        curvature -= (expected.T * shares_of_rows) @ expected
+        curvature += penalty * np.eye(len(weights))
         step = np.linalg.solve(curvature, slope)
         while penalized(weights - step) > penalized(weights) and np.abs(step).max() > _CLOSE:
             step /= 2
@@ -148,7 +157,7 @@ def fit_weights(scores: Sequence[np.ndarray], labels: np.ndarray) -> tuple[np.nd
         if np.abs(step).max() <= _CLOSE:
             break
     if weights[-1] < 0:
-        others = fit_weights(scores[:-1], labels)[0] if scores[1:] else np.empty(0)
+        others = fit_weights(scores[:-1], labels, of_rows)[0] if scores[1:] else np.empty(0)
         weights = np.append(others, 0.0)
     return weights, losses(weights)[0]
 

@@ -35,7 +35,7 @@ from raygnn.errors import ConfigError, DataError, RaygnnError, RuleError
 from raygnn.prepare.csv import CsvSource, csv_tables
 from raygnn.prepare.draft import repair_tables, write_draft
 from raygnn.prepare.drafts.roles import GUESS
-from raygnn.prepare.label_query import LabelQuery, parse_question
+from raygnn.prepare.label_query import LabelQuery, links_have_no_weights, parse_question
 from raygnn.prepare.labels import LabelTimes, query_tables, write_labels
 from raygnn.prepare.npz import npz_tables
 from raygnn.prepare.pql import translate
@@ -183,7 +183,7 @@ def _label_query(args: argparse.Namespace) -> LabelQuery:
                 id="prepare-options-clash",
             )
         tables = query_tables(args.graph, args.allow_outside)
-        query = parse_question(args.predict, args.node_type, tables, args.active)
+        query = parse_question(args.predict, args.node_type, tables, args.active, args.weight)
         if window not in {None, query.window}:
             raise ConfigError(
                 f"--window={args.window!r} is invalid: the question is over {query.window}. "
@@ -207,7 +207,9 @@ def _label_query(args: argparse.Namespace) -> LabelQuery:
                 "Name one of these.",
                 id="labels-node-type",
             )
-    return LabelQuery(sql, window, args.node_type, args.target_type)
+    if args.weight is not None and args.target_type is not None:
+        raise links_have_no_weights(args.weight)
+    return LabelQuery(sql, window, args.node_type, args.target_type, weight=args.weight)
 
 
 def _parse_time(text: str, option: str) -> datetime:
@@ -441,6 +443,11 @@ def _add_labels(commands: Any) -> None:
         "--active",
         metavar="D",
         help="with --predict: leave out entities without an event in D before a time",
+    )
+    add(
+        "--weight",
+        metavar="SQL",
+        help="weight of a row, from columns of its entity; with --sql: a column of the result",
     )
     add("--every", required=True, metavar="D", help="interval between two times: 30d, 12h, 4w, 1mo")
     add("--window", metavar="D", help="length of the label window, {window} in SQL")

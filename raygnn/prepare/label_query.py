@@ -15,13 +15,14 @@ from raygnn.prepare.question import (
     Condition,
     Name,
     Question,
+    Text,
     parse_duration,
     parse_entities,
     parse_expression,
 )
 
-#: Column of the targets of links.
-TARGET = "target"
+#: Columns of the targets of links, and of weights.
+TARGET, WEIGHT = "target", "weight"
 
 _TIMED_VALUE = "CASE WHEN x.value IS NOT NULL THEN {'time': x.time, 'value': x.value} END"
 #: Aggregations, as SQL over the events of an entity in a window.
@@ -70,6 +71,7 @@ class LabelQuery:
         node_type: type of the entities; None infers it from column names.
         target_type: type of the elements of a list, for links.
         option: where the query comes from.
+        weight: column of the result with the weights of rows.
     """
 
     sql: str
@@ -77,6 +79,7 @@ class LabelQuery:
     node_type: str | None = None
     target_type: str | None = None
     option: str = "--sql"
+    weight: str | None = None
 
 
 def longest(window: str) -> str:
@@ -294,6 +297,7 @@ def parse_question(
     entities: str,
     tables: QueryTables,
     active: str | None = None,
+    weight: str | None = None,
 ) -> LabelQuery:
     """Translates a question about entities.
 
@@ -307,6 +311,7 @@ def parse_question(
         entities: a node type, with an optional condition: `users where country = 'DE'`.
         active: duration before each time, or a comparison such as `count(orders) over 90d > 2`.
             Rows contain only entities with an event in it, or for which it holds.
+        weight: SQL of a number, over columns of the entities and of tables that they refer to.
     Raises:
         ConfigError: it does not parse, or names unknown tables or columns.
     """
@@ -366,16 +371,33 @@ def parse_question(
         joined = "".join(each.join for each in earlier)
         test = past.sql.format(*(each.value for each in earlier))
         holds = f"\nWHERE {test}" if past.is_true_or_false else f"\nWHERE {test} = 1"
+    weighs = ""
+    if weight is not None:
+        if target_type is not None:
+            raise links_have_no_weights(weight)
+        rows = _JoinedRows(tables, node_type)
+        value = rows.condition(Text(weight, "--weight").condition())
+        values = f"SELECT x.{key} AS id, min({value}) AS value FROM {rows.sql} GROUP BY ALL"
+        joined += f"LEFT JOIN ({values}) w ON w.id = k.id\n"
+        weighs = f", w.value AS {WEIGHT}"
     sql = (
         f"WITH {recent}{''.join(each.cte for each in made)}"
         f"known AS ({known})\n"
         f"SELECT t.timestamp, k.id AS {key}, {label} AS "
-        f"{'label' if target_type is None else TARGET}\n"
+        f"{'label' if target_type is None else TARGET}{weighs}\n"
         f"FROM timestamps t JOIN known k ON k.since <= t.timestamp\n"
         f"{joined}{''.join(each.join for each in made)}".rstrip()
         + holds
     )
-    return LabelQuery(sql, _joint_window(asked), node_type, target_type, "--predict")
+    window, weights = _joint_window(asked), WEIGHT if weighs else None
+    return LabelQuery(sql, window, node_type, target_type, "--predict", weights)
+
+
+def links_have_no_weights(weight: str) -> ConfigError:
+    return ConfigError(
+        f"--weight={weight!r} is invalid: links have no weights. Leave it out.",
+        id="prepare-options-clash",
+    )
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, get_args
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -116,6 +117,7 @@ def write_labels(
         unrecorded = tables.drop_unrecorded(columns, by_split) if columns.labels else []
         warnings = tables.leaks(columns, manifest)
         rows = tables.rows(columns, by_split)
+    _check_weights(rows, columns.weight)
     train = rows.filter(pc.equal(rows.column("split"), SPLIT_NAMES[0]))
     warnings += tuple(
         f"label {label} is {values[0].as_py()} in all training rows: there is nothing to learn. "
@@ -193,6 +195,7 @@ class _RowColumns:
     labels: tuple[str, ...]
     target: str | None = None
     target_type: str | None = None
+    weight: str | None = None
 
     @property
     def key(self) -> str:
@@ -215,15 +218,33 @@ class _RowColumns:
             ids = ", ".join(f"{manifest.node_types[name].id} of {name}" for name in types)
             raise _missing(query, result, f"one column of ids ({ids})", "it, and set --for")
         node = manifest.node_types[fitting[0]].id
-        labels = tuple(column for column in result.names if column not in {time, node})
+        weight = query.weight
+        if weight is not None and weight not in result.names:
+            what = f"the column {weight!r} of --weight"
+            raise _missing(query, result, what, "it, or name another column")
+        others = {time, node, weight}
+        labels = tuple(column for column in result.names if column not in others)
         if not labels:
             raise _missing(query, result, "a column of labels", "an expression AS label")
         if query.target_type is None:
-            return cls(time, node, fitting[0], labels)
+            return cls(time, node, fitting[0], labels, weight=weight)
         if len(labels) > 1 or not pa.types.is_list(result.field(labels[0]).type):
             what = "one list of targets beside id and time"
             raise _missing(query, result, what, "list(...) AS target")
         return cls(time, node, fitting[0], (), labels[0], query.target_type)
+
+
+def _check_weights(rows: pa.Table, column: str | None) -> None:
+    if column is None:
+        return
+    weights = rows.column(column).to_numpy()
+    if not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
+        raise DataError(
+            f"--weight={column!r} is invalid: weights must be finite, at least 0 and not all 0, "
+            f"and they are {weights.min()} to {weights.max()}. Correct the expression, such as "
+            "coalesce(amount, 1).",
+            id="labels-weight",
+        )
 
 
 def _missing(query: LabelQuery, result: pa.Schema, what: str, remedy: str) -> DataError:
@@ -499,7 +520,7 @@ class _Tables:
         self.run(times, "again")
         self._cut(None)
         self.drop_unknown(columns, "again")
-        names = [*columns.labels, *([columns.target] if columns.target else [])]
+        names = [*columns.labels, *filter(None, (columns.target, columns.weight))]
         kinds = dict(
             self._connection.sql(
                 "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = 'asked'"
@@ -565,7 +586,8 @@ class _Tables:
             for split in SPLIT_NAMES
         )
         names = [f'"{label}"' for label in columns.labels]
-        given = ", ".join(names)
+        weight = f'CAST("{columns.weight}" AS DOUBLE) AS "{columns.weight}"'
+        given = ", ".join([*names, *([weight] if columns.weight else [])])
         if columns.target is not None:
             names, given = [TARGET], f'unnest("{columns.target}") AS {TARGET}'
         sql = f"SELECT {columns.key}, {given}, CASE{cases} END AS split FROM asked"
@@ -611,7 +633,8 @@ def _declare(
         section, files = "training_tables", f"training_tables/{name}.parquet"
         labels = {"y" if len(columns.labels) == 1 else label: label for label in columns.labels}
         entry = {"files": files, "node_type": columns.node_type, "node": columns.node}
-        entry |= {"labels": labels, **common, "window": window}
+        weight = {} if columns.weight is None else {"weight": columns.weight}
+        entry |= {"labels": labels, **weight, **common, "window": window}
     else:
         section, files = "label_edges", f"label_edges/{name}.parquet"
         entry = {"type": [columns.node_type, name, columns.target_type], "files": files}

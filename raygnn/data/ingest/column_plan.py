@@ -307,7 +307,7 @@ def plan_time(table: ScannedTable, time: TimeColumn) -> DensePlan:
 
 
 def plan_weight(table: ScannedTable, column: str) -> DensePlan:
-    """Plans the weight column of edges as float32. Raises a DataError unless it has numbers."""
+    """Plans a weight column as float32. Raises a DataError unless it has numbers."""
     source = inspect(table, column, f"{table.name}.weight", None)
     if source.shape != () or np.dtype(source.dtype).kind not in "iuf":
         raise DataError(

@@ -248,7 +248,7 @@ def _plan_roles(
 ) -> Iterator[DensePlan]:
     for name, spec in table.labels.items():
         yield plan_label(scanned, name, spec)
-    if not isinstance(table, TrainingTable) and table.weight is not None:
+    if table.weight is not None:
         yield plan_weight(scanned, table.weight)
     if table.time is not None:
         yield plan_time(scanned, table.time)

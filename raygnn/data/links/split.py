@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from raygnn.data.arrays import create_array
+from raygnn.data.arrays import create_array, summable
 from raygnn.data.bundle import Bundle, LabelEdges
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.hashing import hash_ids, splitmix64_array
@@ -188,8 +188,16 @@ def label_values(bundle: Bundle, link: LinkSplit) -> np.ndarray:
     return bundle.label_column(edges, link.label)
 
 
+def edge_weights(bundle: Bundle, link: LinkSplit) -> np.ndarray | None:
+    """Weights of label edges, as by `summable`; None without a weight column."""
+    edges = find_label_edges(bundle, link.edge_type, "positive") if link.labels else None
+    return None if edges is None or edges.weight is None else summable(edges.weight)
+
+
 def _splits_of_labelled(bundle: Bundle, link: LinkSplit, table: LinkTable) -> np.ndarray:
-    is_labelled = has_label(label_values(bundle, link))
+    is_labelled, weights = has_label(label_values(bundle, link)), edge_weights(bundle, link)
+    if weights is not None:
+        is_labelled &= weights > 0
     splits = own_splits(bundle, link, table, is_labelled)
     return np.where(is_labelled, splits, 0).astype(np.uint8)
 

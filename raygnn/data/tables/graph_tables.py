@@ -86,6 +86,7 @@ class TrainingRows(_TableRows):
     time: str | None = None
     split: str | None = None
     window: str | float | None = None
+    weight: str | None = None
 
 
 @dataclass(frozen=True)

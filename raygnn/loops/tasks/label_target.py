@@ -50,6 +50,7 @@ class LabelOutput(Output):
         label_counts: training rows by class or label; None for regression and probes.
         blend: what predicts beside the encoder with its head; None if these predict alone.
         ranges: of a predicted number; None without validation rows.
+        weighs_rows: training rows have weights.
     """
 
     predictions = ("predictions", "probabilities")
@@ -64,6 +65,7 @@ class LabelOutput(Output):
     label_counts: LabelCounts | None = field(default=None, kw_only=True)
     blend: Blend | None = field(default=None, kw_only=True)
     ranges: Ranges | None = field(default=None, kw_only=True)
+    weighs_rows: bool = field(default=False, kw_only=True)
 
     @property
     @abstractmethod
@@ -192,6 +194,7 @@ class LabelTarget(TaskTarget):
         rows: `nodes` or `edges`.
         labels: [num_rows] or [num_rows, num_labels].
         splits: rows of each split.
+        weights: float64 [num_rows], as by `summable`; None if all rows count the same.
     """
 
     default_metrics = MappingProxyType(
@@ -215,6 +218,16 @@ class LabelTarget(TaskTarget):
     output: LabelOutput
     labels: np.ndarray
     splits: Splits
+    weights: np.ndarray | None = field(default=None, kw_only=True)
+
+    def weights_of(self, rows: np.ndarray) -> np.ndarray | None:
+        return None if self.weights is None else self.weights[rows]
+
+    @property
+    def batch_columns(self) -> dict[str, np.ndarray]:
+        """Labels and weights by their names in a batch."""
+        weights = {} if self.weights is None else {"weight": self.weights.astype(np.float32)}
+        return {"y": self.labels, **weights}
 
     @classmethod
     def problems(cls, args: Mapping[str, Any]) -> list[tuple[str, int]]:
@@ -227,7 +240,8 @@ class LabelTarget(TaskTarget):
         Raises a ConfigError if classes cannot be standardized, a loss does not fit, or balanced
         seeds have no classes.
         """
-        configured, output = self.arguments.standardize_target, self.output
+        configured = self.arguments.standardize_target
+        output = replace(self.output, weighs_rows=self.weights is not None)
         if self.arguments.blend and (reason := self.why_no_blend(loaded.config)):
             raise ConfigError.invalid(
                 "task.args.blend", True, reason, "Leave it out", id="task-blend"
@@ -252,12 +266,18 @@ class LabelTarget(TaskTarget):
         output = replace(output, is_mostly_zero=is_mostly_zero)
         if configured is None:
             configured = label_objective(loaded, output).measures_distance
-        scale = ColumnScale.of_rows(train) if configured else None
+        scale = self.train_scale if configured else None
         clamp = None
         if self.arguments.clamp:
             ends = np.quantile(train.reshape(len(train), -1), _CLAMP, axis=0)
             clamp = tuple(ends[0].tolist()), tuple(ends[1].tolist())
         return replace(output, scale=scale, clamp=clamp)
+
+    @property
+    def train_scale(self) -> ColumnScale:
+        """Mean and standard deviation of the training labels."""
+        train = self.splits.train
+        return ColumnScale.of_rows(self.labels[train], self.weights_of(train))
 
     def why_no_blend(self, config: Config) -> str | None:
         """Why validation cannot choose what predicts; None if it can."""

@@ -24,7 +24,13 @@ from raygnn.data.time_units import window_as_time
 from raygnn.data.transforms.fit import is_heavy_tailed
 from raygnn.device_memory import copied, read_together
 from raygnn.errors import ConfigError
-from raygnn.loops.baselines import Baselines, label_baselines, own_metrics, precision_of
+from raygnn.loops.baselines import (
+    Baselines,
+    label_baselines,
+    own_metrics,
+    precision_of,
+    weighted_median,
+)
 from raygnn.loops.blend import (
     CONSTANT,
     GNN,
@@ -146,7 +152,7 @@ class LabelTask(EncoderTask[BatchT]):
 
     @property
     def can_pad(self) -> bool:
-        return True
+        return not self.output.weighs_rows  # the weight of a recorded pass is a constant
 
     def setup(self, env: TaskEnvironment) -> None:
         super().setup(env)
@@ -186,8 +192,8 @@ class LabelTask(EncoderTask[BatchT]):
     @cached_property
     def _target_scale(self) -> ColumnScale:
         """Scale of the training labels; a graph to evaluate on may lack them."""
-        train = self.target.labels[self.target.splits.train]
-        own = ColumnScale.of_rows(train) if len(train) else ColumnScale((0.0,), (0.0,))
+        train = self.target.splits.train
+        own = self.target.train_scale if len(train) else ColumnScale((0.0,), (0.0,))
         return self.output.scale or own
 
     def diagnostics(self) -> Sequence[Described]:
@@ -242,6 +248,7 @@ class LabelTask(EncoderTask[BatchT]):
             metrics,
             output.positive_class,
             guesses,
+            (target.weights_of(target.splits.train), target.weights_of(asked)),
         )
         parts = frozenset() if blend is None else frozenset(blend.shares)
         before = self._uncalibrated(asked, guesses)
@@ -330,6 +337,7 @@ class LabelTask(EncoderTask[BatchT]):
                 num_classes,
                 self.selecting_metric,
                 np.flatnonzero(categorical[kept]).tolist(),
+                weights=(self.target.weights_of(train), self.target.weights_of(val)),
             )
 
         every = np.arange(width)
@@ -562,7 +570,8 @@ class LabelTask(EncoderTask[BatchT]):
         assert self.output.blend is not None
         predictions[MODEL] = self._mixed(predictions, self.output.blend)
         labels, groups = self.target.labels[asked], self.groups(asked)
-        return compare_rungs(own_metrics(metrics), predictions, labels, groups)
+        weights = self.target.weights_of(asked)
+        return compare_rungs(own_metrics(metrics), predictions, labels, groups, weights)
 
     def _fitted_blend(self, asked: np.ndarray, values: Mapping[str, np.ndarray]) -> Blend:
         output = self.output
@@ -571,7 +580,8 @@ class LabelTask(EncoderTask[BatchT]):
         labels = self.target.labels[asked]
         units = np.ones(1) if output.scale is None else np.array(output.scale.std)
         units = np.where(units > 0, units, 1)
-        judge = Judge(labels, output.problem, self.is_squared, self.groups(asked), units)
+        more = (self.groups(asked), units, self.target.weights_of(asked))
+        judge = Judge(labels, output.problem, self.is_squared, *more)
         blend = fit_blend(scores, judge, self.constant)
         if TREES not in blend.shares:
             return blend
@@ -630,14 +640,16 @@ class LabelTask(EncoderTask[BatchT]):
         output = self.output
         if output.blend is not None:
             return np.array(output.blend.constant)
-        train = self.target.labels[self.target.splits.train]
+        positions = self.target.splits.train
+        train, weights = self.target.labels[positions], self.target.weights_of(positions)
         if output.problem == "multi_class":
-            counts = np.bincount(train.reshape(-1), minlength=output.num_outputs)
-            return log_scores(counts / len(train))
+            counts = np.bincount(train.reshape(-1), weights, output.num_outputs)
+            return log_scores(counts / counts.sum())
         rows = train.reshape(len(train), -1).astype(np.float64)
-        if output.problem == "multi_label":
-            return log_odds(rows.mean(axis=0))
-        return np.asarray(rows.mean(axis=0) if self.is_squared else np.median(rows, axis=0))
+        if output.problem == "multi_label" or self.is_squared:
+            mean = np.average(rows, axis=0, weights=weights)
+            return log_odds(mean) if output.problem == "multi_label" else mean
+        return weighted_median(rows, weights)
 
     @property
     def constant_prediction(self) -> np.ndarray:
@@ -801,12 +813,13 @@ class LabelTask(EncoderTask[BatchT]):
         return self.target.labels[self.target.splits.train].reshape(-1)
 
     def training_step(self, batch: Any) -> StepOutput:
-        return self._loss(*self.predict(batch), batch.y, batch)
+        return self._loss(*self.predict(batch), batch.y, batch, batch.labels.get("weight"))
 
     def judge(self, batch: Any) -> EvalOutput:
         prediction, embeddings = self.predict(batch)
-        output = self._loss(prediction, embeddings, batch.y, batch)
-        return self._evaluated(batch.index, batch.input_id, prediction, batch.y, output)
+        weight = batch.labels.get("weight")
+        output = self._loss(prediction, embeddings, batch.y, batch, weight)
+        return self._evaluated(batch.index, batch.input_id, prediction, batch.y, output, weight)
 
     def prepare_evaluation(self, split: str) -> None:
         """Embeds the whole graph layer by layer if evaluation is exact."""
@@ -821,13 +834,17 @@ class LabelTask(EncoderTask[BatchT]):
             return
         every, self._every = self._every, {}
         env, loader, seeds = self.env, self.loader(split), getattr(self.target.splits, split)
-        size = loader.batch_size
+        size, columns = loader.batch_size, self.target.batch_columns
         for index in range(env.rank, num_batches, env.world_size):
             rows = np.asarray(seeds[index * size : (index + 1) * size])
             prediction, embeddings = self.predict_exactly(rows, every, loader)
-            labels = copied(torch.from_numpy(self.target.labels[rows]), env.device)
-            output = self._loss(prediction, embeddings, labels, batch=None)
-            yield self._evaluated(index, torch.from_numpy(rows), prediction, labels, output)
+            of_rows = {
+                name: copied(torch.from_numpy(values[rows]), env.device)
+                for name, values in columns.items()
+            }
+            labels, weight = of_rows["y"], of_rows.get("weight")
+            output = self._loss(prediction, embeddings, labels, None, weight)
+            yield self._evaluated(index, torch.from_numpy(rows), prediction, labels, output, weight)
 
     def evaluates_by_layers(self, split: str) -> bool:
         """Whether a split is evaluated with embeddings of the whole graph."""
@@ -853,26 +870,40 @@ class LabelTask(EncoderTask[BatchT]):
         return prediction
 
     def _loss(
-        self, prediction: Any, embeddings: Tensor | None, target: Tensor, batch: Batch | None
+        self,
+        prediction: Any,
+        embeddings: Tensor | None,
+        target: Tensor,
+        batch: Batch | None,
+        weight: Tensor | None = None,
     ) -> StepOutput:
         if self.output.scale is not None:
             target = standardized(target, self.output.scale)
         return self.objective(
-            len(target),
+            len(target) if weight is None else float(weight.double().sum()),
             prediction=prediction,
             outputs=prediction,
             target=target,
             embeddings=embeddings,
             model=self.model,
             batch=batch,
+            weight=weight,
         )
 
     def _evaluated(
-        self, index: int, ids: Tensor, prediction: Any, target: Tensor, output: StepOutput
+        self,
+        index: int,
+        ids: Tensor,
+        prediction: Any,
+        target: Tensor,
+        output: StepOutput,
+        weight: Tensor | None = None,
     ) -> EvalOutput:
         shown = prediction if isinstance(prediction, Tensor) else next(iter(prediction.values()))
         shown = self.output.in_units(shown)
-        return EvalOutput(index, ids, output.loss_sum, output.weight, shown, target, output.metrics)
+        sums = (output.loss_sum, output.weight)
+        of_rows = None if weight is None else weight.double()
+        return EvalOutput(index, ids, *sums, shown, target, output.metrics, of_rows)
 
 
 def _lifts(

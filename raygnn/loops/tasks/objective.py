@@ -116,7 +116,17 @@ def bind_term(
         (names for base, names in _POSITIONAL if isinstance(loss, base)), ()
     )
     keywords = {} if positional else _keywords(term, loss, provided)
+    if isinstance(loss, Loss) and "weight" in signature_of(loss) and "weight" in provided:
+        positional = (*positional, "weight")
     bound = BoundTerm(name, term.weight, term.on, loss, positional, keywords)
+    if "weight" in provided and "target" in bound.needs and "weight" not in bound.needs:
+        raise ConfigError.invalid(
+            "losses.type",
+            term.type,
+            "the rows have weights, and it does not read them",
+            "Choose a loss of raygnn, or take a parameter `weight`",
+            id="loss-row-weights",
+        )
     if missing := sorted(bound.needs - set(provided)):
         raise ConfigError(
             f"losses.type={term.type!r} is invalid: it takes {', '.join(missing)}, and this task "
@@ -151,11 +161,10 @@ def select_output(outputs: Any, on: str | None) -> Tensor:
 
 
 def _keywords(term: LossTerm, loss: Any, provided: Collection[str]) -> dict[str, str]:
-    function = loss.forward if isinstance(loss, nn.Module) else loss
     arguments = term.args if isinstance(loss, partial) else {}
     parameters = {
         name: parameter
-        for name, parameter in inspect.signature(function).parameters.items()
+        for name, parameter in signature_of(loss).items()
         if parameter.kind in _NAMED and name not in arguments
     }
     for name in term.inputs:
@@ -174,6 +183,10 @@ def _keywords(term: LossTerm, loss: Any, provided: Collection[str]) -> dict[str,
         or value in provided
         or parameters[name].default is inspect.Parameter.empty
     }
+
+
+def signature_of(loss: Any) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss).parameters
 
 
 def _check_reduction(loss: nn.Module) -> None:
@@ -212,7 +225,7 @@ def _fitting(provided: Collection[str]) -> list[str]:
         loss: Any = resolve(short, "loss")
         names = next((n for base, n in _POSITIONAL if issubclass(loss, base)), None)
         if names is None:
-            names = tuple(inspect.signature(loss.forward).parameters)[1:]
+            names = tuple(signature_of(loss.forward))[1:]
         if set(names) <= set(provided):
             fitting.append(short)
     return fitting
@@ -265,11 +278,12 @@ class Objective:
         """Logged names of the terms, without their weights; none for a single term."""
         return tuple(f"loss/{term.name}" for term in self._terms) if len(self._terms) > 1 else ()
 
-    def __call__(self, num_seeds: int, **inputs: Any) -> StepOutput:
+    def __call__(self, num_seeds: float, **inputs: Any) -> StepOutput:
         """The loss of one batch: its sum, the divisor, and the sum of each term.
 
         Args:
-            num_seeds: seeds or links of the batch; the divisor if no term returns one.
+            num_seeds: seeds or links of the batch, or their weight; the divisor if no term returns
+                one.
             inputs: all of `needs`.
         """
         results = [term(inputs) for term in self._terms]
@@ -303,6 +317,7 @@ def term_names(terms: Sequence[LossTerm]) -> list[str]:
 
 #: Inputs that loss terms may request: the model's output (that of `on`) and all outputs, the
 #: labels, embeddings [num_seeds, channels] (of edges: of both ends), the module, and the batch.
+#: Rows with weights also provide `weight`, [num_seeds].
 _INPUTS_OF_LABELS = frozenset({"prediction", "outputs", "target", "embeddings", "model", "batch"})
 
 
@@ -312,7 +327,7 @@ def label_objective(
     """The losses of a label task; by default the usual loss of the problem. `output`: a
     `LabelOutput` with label counts for class weights.
     """
-    inputs = _INPUTS_OF_LABELS
+    inputs = _INPUTS_OF_LABELS | ({"weight"} if output.weighs_rows else set())
     if loaded.config.evaluates_by_layers:
         inputs = inputs - {"batch"}
     known = {"label_counts": output.label_counts, "class_names": output.class_names}

@@ -16,6 +16,7 @@ from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.ingest.plan_bundle import IngestOptions
 from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.part import Outline, open_partitioned
+from raygnn.data.splits import make_splits
 from tests.errors import raises
 
 DAYS = [datetime(2024, 1, day) for day in range(1, 6)]
@@ -61,6 +62,8 @@ def _rows(**changes: Any) -> dict[str, Any]:
 
 def _ingest(tmp_path: Path, on_error: str = "fail", **changes: Any) -> Bundle:
     uri = _write(tmp_path / "graph", _rows(**changes))
+    if "how_much" in changes:
+        (tmp_path / "graph" / "graph.yaml").write_text(GRAPH + "    weight: how_much\n")
     return ingest(uri, IngestOptions(on_error=on_error), cache_dir=tmp_path / "cache")
 
 
@@ -76,6 +79,33 @@ def test_rows_keep_their_order_and_repeat_entities(tmp_path: Path) -> None:
     assert bundle.row_column(rows, "y").tolist() == [1, 0, 0, 1, 1]
     assert rows.columns["name"].class_names == ("x", "y", "z")
     assert bundle.row_column(rows, "name").tolist() == [0, 1, 0, 0, 2]
+
+
+def test_rows_have_weights_and_those_of_weight_0_are_in_no_split(tmp_path: Path) -> None:
+    bundle = _ingest(tmp_path, how_much=[2.0, 0.25, 0.0, 1e-9, 3.0])
+    rows = bundle.training_tables["churn"]
+    weights = bundle.row_weights(rows)
+    assert weights is not None
+    assert weights.tolist() == [2, 0.25, 0, 0, 3]  # in steps of 2^-22
+    splits = make_splits(bundle, rows, None, "y", 0)
+    assert (splits.train.tolist(), len(splits.val)) == ([0, 1, 4], 0)
+    assert bundle.row_weights(SeedRows.of_nodes(bundle, "user")) is None
+
+
+@pytest.mark.parametrize(
+    ("weights", "error"),
+    [
+        ([1.0, -1.0, 1.0, 1.0, 1.0], "edges-negative-weights"),
+        ([1.0, float("inf"), 1.0, 1.0, 1.0], "table-not-finite"),
+        ([1.0, None, 1.0, 1.0, 1.0], "table-null-values"),
+        (["1", "2", "1", "1", "1"], "table-column-type"),
+        ([0.0, 0.0, 1.0, 1.0, 0.0], "split-empty"),
+    ],
+)
+def test_weights_are_checked(tmp_path: Path, weights: list[Any], error: str) -> None:
+    with raises(error, "churn"):
+        bundle = _ingest(tmp_path, how_much=weights)
+        make_splits(bundle, bundle.training_tables["churn"], None, "y", 0)
 
 
 def test_the_nodes_of_a_type_are_rows_too(tmp_path: Path) -> None:

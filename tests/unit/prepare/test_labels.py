@@ -61,14 +61,33 @@ def _ask(folder: Path, question: str, *options: str) -> int:
     return prepare(["labels", str(folder), *asked, *OPTIONS, *options])
 
 
-def _query(folder: Path, sql: str) -> int:
+def _query(folder: Path, sql: str, *options: str) -> int:
     (folder / "labels.sql").write_text(sql)
     query = ["--sql", str(folder / "labels.sql"), "--window", "20d"]
-    return prepare(["labels", str(folder), *query, *OPTIONS])
+    return prepare(["labels", str(folder), *query, *OPTIONS, *options])
 
 
 def _read(folder: Path, kind: str = "training_tables") -> pd.DataFrame:
     return pd.read_parquet(folder / kind / "asked.parquet")
+
+
+def test_rows_have_weights(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weight = "CASE WHEN age > 40 THEN 2 ELSE age / 40 END"
+    assert _ask(shop, "count(purchases) over 10d > 0", "--weight", weight) == 0
+    rows = _read(shop).merge(pd.read_csv(shop / "users.csv"), on="user_id")
+    assert np.allclose(rows.weight, np.where(rows.age > 40, 2, rows.age / 40))
+    assert Manifest.load(str(shop)).training_tables["asked"].weight == "weight"
+    sql = "SELECT t.timestamp, u.user_id, u.age, u.age % 7 AS y FROM timestamps t, user u "
+    sql += "WHERE u.joined <= t.timestamp"
+    assert _query(shop, sql, "--overwrite", "--weight", "age") == 0
+    table = Manifest.load(str(shop)).training_tables["asked"]
+    assert (table.weight, [*table.labels]) == ("age", ["y"])
+    for wrong, problem in (("age - 90", "labels-weight"), ("no_column", "labels-question")):
+        question = ("count(purchases) over 10d > 0", "--overwrite", "--weight", wrong)
+        assert _ask(shop, *question) != 0
+        assert problem in ids_of(capsys.readouterr().err)
+    assert _ask(shop, "list(purchases.sku) over 10d", "--overwrite", "--weight", "age") != 0
+    assert "prepare-options-clash" in ids_of(capsys.readouterr().err)
 
 
 def _expected(folder: Path, window: int) -> list[tuple[str, pd.Timestamp, str, pd.DataFrame]]:

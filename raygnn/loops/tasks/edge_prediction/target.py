@@ -16,7 +16,13 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
 from raygnn.data.fit_rows import FitRows
-from raygnn.data.links.split import LinkSplit, find_label_edges, label_values, time_unit_of
+from raygnn.data.links.split import (
+    LinkSplit,
+    edge_weights,
+    find_label_edges,
+    label_values,
+    time_unit_of,
+)
 from raygnn.data.links.supervision import SeedEdges, split_labelled_edges
 from raygnn.data.partition.part import Pairs
 from raygnn.data.splits import SPLIT_NAMES, has_label
@@ -218,7 +224,8 @@ class EdgeTarget(LabelTarget):
             label=output.label,
         )
         values = _values(bundle, edge_type, output.label, label_edges=is_label)
-        return cls(arguments, output, values, split_labelled_edges(bundle, link), edges, link)
+        splits, weights = split_labelled_edges(bundle, link), edge_weights(bundle, link)
+        return cls(arguments, output, values, splits, edges, link, weights=weights)
 
     def fit_rows(self, bundle: Bundle, config: Config) -> FitRows:
         """Rows until the end of training if time splits the edges, else all rows."""

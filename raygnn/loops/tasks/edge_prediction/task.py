@@ -225,7 +225,7 @@ class EdgePrediction(LabelTask[EdgeBatch]):
         seeds = getattr(target.splits, split)
         if not len(seeds):
             return None
-        labels = {"y": target.labels}
+        labels = target.batch_columns
         if split == "train" and self._start is not None:
             self._start.fill(self._label_factors.mean, self._label_factors.rows)
             labels["start"] = self._label_factors.held_out

@@ -200,7 +200,8 @@ class NodeTarget(LabelTarget):
             arguments = arguments.model_copy(update={"past_labels": reads})
         labels = bundle.row_column(seeds, label)
         splits = make_splits(bundle, seeds, config.data.splits, label, config.seed)
-        target = cls(arguments, output, labels, splits, seeds)
+        weights = bundle.row_weights(seeds)
+        target = cls(arguments, output, labels, splits, seeds, weights=weights)
         for split in SPLIT_NAMES:
             target.end_of_graph(config, split)
         if arguments.past_labels and not is_known:

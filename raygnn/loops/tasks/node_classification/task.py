@@ -325,7 +325,7 @@ class NodeClassification(LabelTask[NodeBatch]):
         return self.neighbor_loader(split, positions, rows.node_type, plan=plan)
 
     def _row_plan(self, split: str) -> RowPlan:
-        target, labels = self.target, {"y": self.target.labels}
+        target, labels = self.target, self.target.batch_columns
         if split == "train":
             return RowPlan(target.seeds, labels, gaps=target.gaps(self.config))
         end = target.end_of_graph(self.config, split)
@@ -340,7 +340,8 @@ class NodeClassification(LabelTask[NodeBatch]):
         assert rows.time is not None
         problem: Any = output.problem
         metrics = own_metrics(self.build_metrics())
-        return [*diagnostics, MetricsOverTime(output.num_outputs, problem, metrics, rows.time)]
+        periods = (output.num_outputs, problem, metrics, rows.time, self.target.weights)
+        return [*diagnostics, MetricsOverTime(*periods)]
 
     def guesses(self, split: str, asked: np.ndarray) -> Mapping[str, np.ndarray]:
         """For nodes, the classes of the training nodes around them. For rows, mean and last of the
@@ -483,7 +484,8 @@ class NodeClassification(LabelTask[NodeBatch]):
         scores = labels.reshape(len(labels), -1)
         is_class = output.problem == "multi_class"
         scores = scores == np.arange(output.num_outputs) if is_class else scores
-        return EarlierLabels.of(rows, scores, np.flatnonzero(has_label(labels)))
+        weights = self.env.bundle.row_weights(rows)
+        return EarlierLabels.of(rows, scores, np.flatnonzero(has_label(labels)), weights)
 
     def groups(self, rows: np.ndarray) -> np.ndarray:
         return self.target.seeds.node_ids(rows)
@@ -519,8 +521,9 @@ class NodeClassification(LabelTask[NodeBatch]):
         judged, self._judged = self._judged, []
         for each in judged:
             logits = self.evaluated(each.ids, each.prediction, partial(_nodes_of, each.ids))
-            output = self._loss(logits, None, each.target, batch=None)
-            yield self._evaluated(each.index, each.ids, logits, each.target, output)
+            output = self._loss(logits, None, each.target, None, each.row_weights)
+            of_batch = (each.index, each.ids, logits, each.target, output, each.row_weights)
+            yield self._evaluated(*of_batch)
         if not judged:
             yield from super().evaluate(split, num_batches)
 
