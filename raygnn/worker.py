@@ -31,6 +31,7 @@ from raygnn.loops.callbacks import Callback, FunctionCallback
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.engine import Engine
 from raygnn.loops.process import prepare_process, process_restored
+from raygnn.loops.refit import refit
 from raygnn.loops.task import Task, TaskEnvironment
 from raygnn.outputs.checkpoints.checkpointer import Checkpointer
 from raygnn.outputs.checkpoints.warm_start import warm_start
@@ -98,12 +99,16 @@ def _run(job: TrainJob, context: WorkerContext, callbacks: Sequence[Callback]) -
             engine.train()
             if job.tried is not None:
                 _check_restore(engine, checkpointer)
+            engine.conclude()
+            refitted: dict[str, int] = {}
+            if config.training.refit:
+                refitted = refit(engine, [Progress(), *_configured_callbacks(job)], initialize)
             test = engine.test()
             # From rank 0, since clocks differ between ranks, and it is the one that reads files.
             metrics = {}
             with agreement("gathering the final metrics"):
                 if context.rank == 0:
-                    measured = {**test, **throughput.totals(), **advice.metrics()}
+                    measured = {**test, **throughput.totals(), **advice.metrics(), **refitted}
                     metrics = _final_metrics(job, engine, measured)
                     if estimate is not None:
                         metrics["estimate"] = estimate.values(engine)
@@ -193,6 +198,11 @@ def _callbacks(job: TrainJob) -> list[Callback]:
     profiler = loaded.config.profiler
     if profiler is not None:
         callbacks.append(Profiler(profiler, profiler.logs_uri or join(folder.logs_uri, "profiler")))
+    return [*callbacks, *_configured_callbacks(job)]
+
+
+def _configured_callbacks(job: TrainJob) -> list[Callback]:
+    loaded, callbacks = job.loaded, list[Callback]()
     for entry in loaded.config.callbacks:
         if isinstance(entry, dict):
             hooks = {h: resolve(f, "hook", loaded.allow_modules) for h, f in entry.items()}
@@ -242,6 +252,8 @@ def _write_outputs(
     )
     how_to_use = "" if spec is None else usage(folder.uri, loaded, spec)
     note = f"Stopped by {engine.stop_reason}."
+    if (num_rows := metrics.get("refit_rows")) is not None:
+        note += f" Then trained again on {num_rows:,} training and validation rows."
     _write_report(folder, engine, logged, metrics, note, how_to_use)
     folder.write_state(RunStatus.FINISHED, loaded, engine.stop_reason)
     if job.tried is not None:  # a trial of few steps, whose files are deleted

@@ -228,6 +228,11 @@ RULES = (
     Rule("partition-ppr", "sampling.ppr", lambda c: c.data.mode == "partitioned",
          "data.mode is partitioned, and PageRank needs all edges in one process",
          "Remove it, or set data.mode to in_memory"),
+    Rule("training-refit", "training.refit",
+         lambda c: c.task.type != "node_classification" or c.loop or c.data.mode != "in_memory"
+         or c.lr_scheduler.type.rpartition(".")[2] == "ReduceLROnPlateau",
+         "only labels of nodes and of rows, in memory, with raygnn's loop and without "
+         "ReduceLROnPlateau, are trained again", "Set it to false"),
     Rule("tasks-and-task", "task.type", lambda c: c.tasks and c.task.type != SEVERAL_TASKS,
          "a run has one task, or several under tasks", "Remove it, or tasks"),
     Rule("tasks-loss-reduction", "training.loss_reduction", lambda c: c.tasks,

@@ -104,6 +104,8 @@ class Training(Section):
         precision: Number format: one name, or a map of formats for param, buffer and input.
         matmul_precision: Precision of products of float32 matrices, as torch names it: high is
             TF32, medium is bfloat16. null is high on a GPU, and torch's setting on a CPU.
+        refit: Train again on training and validation rows, for as many epochs as the best
+            validation had; see training.md.
         compile: Compile the model with torch.compile; needs a C++ compiler.
         cuda_graphs: On a GPU, record the kernels of node, edge and link tasks as CUDA graphs, for
             batches padded to a few sizes.
@@ -128,6 +130,7 @@ class Training(Section):
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
     precision: Precision = "fp32"
     matmul_precision: Literal["highest", "high", "medium"] | None = None
+    refit: bool = False
     compile: bool = False
     cuda_graphs: bool = True
     eval: Literal["sampled", "exact"] = "sampled"

@@ -60,7 +60,7 @@ class JudgedOutputs:
         targets = torch.cat([output.target for output in outputs])[order]
         groups = task.groups(ids.numpy()) if isinstance(task, LabelTask) else ids.numpy()
         weights = [each.row_weights for each in outputs if each.row_weights is not None]
-        of_rows = torch.cat(weights)[order] if weights else None
+        of_rows = torch.cat(weights).cpu()[order] if weights else None
         return cls(metrics, predictions, targets, groups, of_rows)
 
     def error_of_difference(self, metric: str, other: JudgedOutputs) -> float:
@@ -145,9 +145,11 @@ def judge_model(
         with closing(task):
             task.model = model
             blend = getattr(task.spec.output, "blend", None)
-            if name == "val" and blend is not None and blend.knows_validation:
+            is_refit = getattr(task.spec.output, "refit_rows", None) is not None
+            if name == "val" and (is_refit or (blend is not None and blend.knows_validation)):
+                what = "model" if is_refit else "model's LightGBM"
                 warn(
-                    "the model's LightGBM has learned from the validation rows of its graph; "
+                    f"the {what} has learned from the validation rows of its graph; "
                     "metrics.json has the metrics from before"
                 )
             intervals: dict[str, tuple[float, float]] = {}

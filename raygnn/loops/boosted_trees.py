@@ -110,7 +110,11 @@ class BoostedTrees:
         return cls.of_text(_NEXT.join(texts))
 
     def refitted(
-        self, columns: np.ndarray, labels: np.ndarray, num_threads: int = 1
+        self,
+        columns: np.ndarray,
+        labels: np.ndarray,
+        num_threads: int = 1,
+        weights: np.ndarray | None = None,
     ) -> BoostedTrees:
         """As many trees, with the same settings, fitted to other rows."""
         import lightgbm
@@ -121,7 +125,8 @@ class BoostedTrees:
             settings = model.params | {"num_threads": num_threads}
             settings["num_iterations"] = model.current_iteration()
             categorical = settings.pop("categorical_feature", [])
-            rows = lightgbm.Dataset(columns, values, categorical_feature=categorical)
+            options: Any = {"weight": weights, "categorical_feature": categorical}
+            rows = lightgbm.Dataset(columns, values, **options)
             return lightgbm.train(settings, rows)
 
         by_output = labels.T if labels.ndim == 2 else [labels]

@@ -105,6 +105,7 @@ class Engine:
         self.position = Position()
         self.history: list[dict[str, float]] = []
         self.stop_reason: str | None = None
+        self.stop_at: tuple[int, str] | None = None  # a step, and the reason
         self.interrupted_by: str | None = None
         self.resumed_from: str | None = None
         self.best = BestWeights(best_tracker(self.config, self.has_validation, task.watched))
@@ -146,12 +147,10 @@ class Engine:
             raise
 
     def test(self) -> dict[str, float]:
-        """Restores the best weights, lets the task conclude, and evaluates the test split.
+        """Evaluates the test split.
 
         Also sets `diagnostics`, from the validation split if there is no test split.
         """
-        self.best.restore(self.optimization.module)
-        self._conclude()
         diagnostics, limits = self.task.diagnostics(), self.config.training
         evaluate = partial(evaluate_parts, self.task, moment=self._moment())
         split = "test"
@@ -168,9 +167,12 @@ class Engine:
         self.callbacks.call("on_test_end", metrics)
         return metrics
 
-    def _conclude(self) -> None:
-        """Lets the task choose what predicts; the metrics of validation follow it."""
+    def conclude(self) -> None:
+        """Restores the best weights, and lets the task choose what predicts; the metrics of
+        validation follow it.
+        """
         module, limit = self.optimization.module, self.config.training.num_val_batches
+        self.best.restore(module)
         training = module.training
         module.eval()
         with self._evaluation(), torch.no_grad():
@@ -288,6 +290,8 @@ class Engine:
         if epoch_ended:
             self.callbacks.call("on_epoch_end", previous.epoch)
         self.stop_reason = limit_reached(training, now, out_of_time=totals.stop)
+        if self.stop_at is not None and now.step >= self.stop_at[0]:
+            self.stop_reason = self.stop_at[1]
         self.interrupted_by = self._interruption(totals)
         improved = False
         report: dict[str, float] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -360,7 +361,8 @@ class LabelTask(EncoderTask[BatchT]):
     def refit(self) -> None:
         """Fits a blend's LightGBM again, to the rows of training and validation."""
         splits, blend = self.target.splits, self.blend
-        if blend is None or TREES not in blend.shares or not len(splits.test):
+        is_due = len(splits.test) > 0 or self.config.training.refit
+        if blend is None or TREES not in blend.shares or not is_due:
             return
         text = None
         with agreement("fitting LightGBM again"):
@@ -374,12 +376,27 @@ class LabelTask(EncoderTask[BatchT]):
                     for split, rows in (("train", splits.train), ("val", splits.val))
                 }
                 columns = [self.row_columns(rows, split) for split, rows in parts.items()]
-                labels = self.target.labels[np.concatenate([*parts.values()])]
-                shaped = labels.reshape(self._tree_shape)
-                text = self.trees.refitted(np.concatenate(columns), shaped).to_text()
+                rows, both = np.concatenate([*parts.values()]), np.concatenate(columns)
+                labels = self.target.labels[rows].reshape(self._tree_shape)
+                weights = self.target.weights_of(rows)
+                text = self.trees.refitted(both, labels, weights=weights).to_text()
         self.trees = BoostedTrees.of_text(broadcast_object(text))
         output = replace(self.output, blend=replace(blend, knows_validation=True))
         self.spec = replace(self.spec, output=output)
+
+    @contextmanager
+    def refitting(self) -> Iterator[int]:
+        """Takes validation rows as training rows in a block. Yields their number together."""
+        target, loaders = self.target, self._loaders
+        rows = np.sort(np.concatenate([target.splits.train, target.splits.val]))
+        splits = replace(target.splits, train=rows, val=rows[:0])
+        self.target, self._loaders = replace(target, splits=splits), {}
+        try:
+            yield len(rows)
+        finally:
+            self.close()
+            self.target, self._loaders = target, loaders
+        self.spec = replace(self.spec, output=replace(self.output, refit_rows=len(rows)))
 
     @property
     def columns_without_time(self) -> Mapping[int, str]:
