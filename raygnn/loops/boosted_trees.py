@@ -74,9 +74,10 @@ class BoostedTrees:
         """
         if labels.ndim == 2:
             more: Any = (num_classes, metric, categorical, num_threads, weights)
+            by_output = zip(*map(_by_output, (labels, val_labels)), strict=True)
             each = [
                 cls.fit(columns, of_train, val_columns, of_val, *more)
-                for of_train, of_val in zip(labels.T, val_labels.T, strict=True)
+                for of_train, of_val in by_output
             ]
             return cls([models for trees in each for models in trees._outputs])
         import lightgbm  # with scikit-learn, which most models do not need
@@ -129,8 +130,7 @@ class BoostedTrees:
             rows = lightgbm.Dataset(columns, values, **options)
             return lightgbm.train(settings, rows)
 
-        by_output = labels.T if labels.ndim == 2 else [labels]
-        each = zip(self._outputs, by_output, strict=True)
+        each = zip(self._outputs, _by_output(labels), strict=True)
         return BoostedTrees([[fitted(m, values) for m in models] for models, values in each])
 
     def predict(self, columns: np.ndarray) -> np.ndarray:
@@ -194,6 +194,11 @@ class BoostedTrees:
 
         outputs = [each.split(_NEXT) for each in text.split(_NEXT_OUTPUT)]
         return cls([[lightgbm.Booster(model_str=each) for each in texts] for texts in outputs])
+
+
+def _by_output(labels: np.ndarray) -> np.ndarray:
+    """[num_outputs, num_rows], contiguous, since LightGBM warns of slices."""
+    return np.ascontiguousarray(labels.reshape(len(labels), -1).T)
 
 
 def _rounded(columns: np.ndarray) -> np.ndarray:

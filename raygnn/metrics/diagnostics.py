@@ -292,8 +292,50 @@ class MetricsOverTime(GatheredMetric):
         return self._found if len(self._found.get("rows", ())) > 1 else None
 
 
+class MetricsByOutput(GatheredMetric):
+    """Metrics of each of several labels or numbers, such as the horizons of a forecast.
+
+    Args:
+        metrics: metrics of one output, for each output.
+        names: of the outputs.
+        weights: float64 [num_rows], by row id, or None.
+    """
+
+    name = "by_output"
+    problems = ("multi_label", "regression")
+
+    def __init__(
+        self,
+        problem: Problem,
+        metrics: Sequence[Sequence[Metric]],
+        names: Sequence[str],
+        weights: np.ndarray | None = None,
+    ) -> None:
+        super().__init__(len(names), problem)
+        self._metrics, self._names, self._weights = metrics, names, weights
+        self._found: dict[str, list[Any]] = {}
+
+    def compute(self, prediction: Tensor, target: Tensor) -> dict[str, float]:
+        raise AssertionError
+
+    def compute_rows(self, ids: Tensor, prediction: Tensor, target: Tensor) -> dict[str, float]:
+        weight = None if self._weights is None else torch.from_numpy(self._weights[ids.numpy()])
+        columns: dict[str, list[Any]] = {"output": [*self._names]}
+        for i, metrics in enumerate(self._metrics):
+            part = slice(i, i + 1)
+            values = metrics_of(metrics, prediction[:, part], target[:, part], weight)
+            for metric, value in values.items():
+                columns.setdefault(metric, []).append(None if value != value else value)
+        self._found = columns
+        return {}
+
+    def describe(self) -> Any:
+        """Names and metrics by output; None without an evaluation."""
+        return self._found or None
+
+
 #: What an evaluation saves in `metrics.json` beside its metrics.
-Described = Diagnostic | MetricsOverTime | TopRows
+Described = Diagnostic | MetricsByOutput | MetricsOverTime | TopRows
 
 _PERIODS = {"month": 1, "quarter": 3, "year": 12}
 _MAX_PERIODS = 40

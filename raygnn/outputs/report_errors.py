@@ -107,6 +107,9 @@ def _errors_of(metrics: Mapping[str, Any]) -> Errors:
     for split, figures in metrics.get("over_time", {}).items():
         rows = list(zip(*figures.values(), strict=True))
         tables[f"Metrics over time, {SPLITS[split]}"] = tuple(figures), rows
+    for split, figures in metrics.get("by_output", {}).items():
+        rows = list(zip(*figures.values(), strict=True))
+        tables[f"Metrics by output, {SPLITS[split]}"] = tuple(figures), rows
     for name, what in _RANKS.items():
         for split, figures in metrics.get(name, {}).items():
             heads = (what, *(key for key in figures if key != "groups"))

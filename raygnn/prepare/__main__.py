@@ -183,7 +183,8 @@ def _label_query(args: argparse.Namespace) -> LabelQuery:
                 id="prepare-options-clash",
             )
         tables = query_tables(args.graph, args.allow_outside)
-        query = parse_question(args.predict, args.node_type, tables, args.active, args.weight)
+        more = (args.active, args.weight, args.horizons)
+        query = parse_question(args.predict, args.node_type, tables, *more)
         if window not in {None, query.window}:
             raise ConfigError(
                 f"--window={args.window!r} is invalid: the question is over {query.window}. "
@@ -191,10 +192,10 @@ def _label_query(args: argparse.Namespace) -> LabelQuery:
                 id="prepare-options-clash",
             )
         return query
-    if window is None or args.active is not None:
+    if window is None or args.active is not None or args.horizons != 1:
         raise ConfigError(
-            "--sql is invalid without --window, or with --active. Set the length of the label "
-            "window, such as 30d, and select active entities in the query.",
+            "--sql is invalid without --window, or with --active or --horizons. Set the length of "
+            "the label window, such as 30d, and select active entities and labels in the query.",
             id="prepare-options-clash",
         )
     with reading_input(args.sql):
@@ -443,6 +444,13 @@ def _add_labels(commands: Any) -> None:
         "--active",
         metavar="D",
         help="with --predict: leave out entities without an event in D before a time",
+    )
+    add(
+        "--horizons",
+        type=int,
+        default=1,
+        metavar="N",
+        help="with --predict: a label for each of the next N windows",
     )
     add(
         "--weight",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import PurePosixPath
 
@@ -72,6 +72,7 @@ class LabelQuery:
         target_type: type of the elements of a list, for links.
         option: where the query comes from.
         weight: column of the result with the weights of rows.
+        horizons: label columns of successive windows, as one label.
     """
 
     sql: str
@@ -80,6 +81,7 @@ class LabelQuery:
     target_type: str | None = None
     option: str = "--sql"
     weight: str | None = None
+    horizons: tuple[str, ...] = ()
 
 
 def longest(window: str) -> str:
@@ -112,6 +114,28 @@ def _joint_window(asked: Question) -> str:
     if longest_ % timedelta(1):
         return f"{int(longest_.total_seconds())} seconds"
     return f"{longest_.days} days"
+
+
+def _successive(asked: Question, question: str, number: int) -> list[Question]:
+    """The question in so many windows, each of which begins where the one before it ends."""
+    kept = {each.function for each in asked.aggregates} & (_AS_THEY_ARE - {"exists"})
+    if number < 1 or len({each.window for each in asked.aggregates}) > 1 or kept:
+        raise ConfigError(
+            f"--horizons={number} is invalid: {question!r} is asked in successive windows, which "
+            "are at least 1, for numbers and comparisons of aggregates over one window. Change "
+            "the question, or leave it out.",
+            id="labels-horizons",
+        )
+    found = []
+    for done in range(number):
+        length, unit = asked.aggregates[0].window.split()
+        passed = [f"{int(length) * done} {unit}"] if done else []
+        aggregates = tuple(
+            replace(each, offset=" ".join([*filter(None, [each.offset]), *passed]) or None)
+            for each in asked.aggregates
+        )
+        found.append(replace(asked, aggregates=aggregates))
+    return found
 
 
 @dataclass(frozen=True)
@@ -298,6 +322,7 @@ def parse_question(
     tables: QueryTables,
     active: str | None = None,
     weight: str | None = None,
+    horizons: int = 1,
 ) -> LabelQuery:
     """Translates a question about entities.
 
@@ -312,10 +337,12 @@ def parse_question(
         active: duration before each time, or a comparison such as `count(orders) over 90d > 2`.
             Rows contain only entities with an event in it, or for which it holds.
         weight: SQL of a number, over columns of the entities and of tables that they refer to.
+        horizons: number of successive windows, each with a label.
     Raises:
         ConfigError: it does not parse, or names unknown tables or columns.
     """
     asked = parse_expression(question)
+    windows = [asked] if horizons == 1 else _successive(asked, question, horizons)
     entity_name, condition = parse_entities(entities)
     node_type, graph = str(entity_name), tables.graph
     if node_type not in graph.node_types:
@@ -325,13 +352,21 @@ def parse_question(
             id="labels-node-type",
         )
     entity = graph.node_types[node_type]
-    made = [_events(each, f"e{i}", node_type, tables) for i, each in enumerate(asked.aggregates)]
+    made, labels = list[_Events](), dict[str, str]()
+    for number, successive in enumerate(windows, start=1):
+        events = [
+            _events(each, f"e{len(made) + i}", node_type, tables)
+            for i, each in enumerate(successive.aggregates)
+        ]
+        label = asked.sql.format(*(each.value for each in events))
+        if asked.is_true_or_false:
+            label = f"CAST({label} AS INTEGER)"
+        elif not asked.is_aggregate or asked.aggregates[0].function not in _AS_THEY_ARE:
+            label = f"CAST({label} AS DOUBLE)"  # integers are classes
+        labels[f"label_{number}" if windows[1:] else "label"] = label
+        made += events
     target_type = made[0].target_type
-    label = asked.sql.format(*(each.value for each in made))
-    if asked.is_true_or_false:
-        label = f"CAST({label} AS INTEGER)"
-    elif not asked.is_aggregate or asked.aggregates[0].function not in _AS_THEY_ARE:
-        label = f"CAST({label} AS DOUBLE)"  # integers are classes
+    labels = labels if target_type is None else {TARGET: made[0].value}
     key = _quoted(entity.id)
     known = seen = "\n  UNION ALL ".join(_times_of_events(node_type, tables))
     if entity.time is not None:
@@ -383,14 +418,15 @@ def parse_question(
     sql = (
         f"WITH {recent}{''.join(each.cte for each in made)}"
         f"known AS ({known})\n"
-        f"SELECT t.timestamp, k.id AS {key}, {label} AS "
-        f"{'label' if target_type is None else TARGET}{weighs}\n"
+        f"SELECT t.timestamp, k.id AS {key}, "
+        f"{', '.join(f'{sql} AS {name}' for name, sql in labels.items())}{weighs}\n"
         f"FROM timestamps t JOIN known k ON k.since <= t.timestamp\n"
         f"{joined}{''.join(each.join for each in made)}".rstrip()
         + holds
     )
-    window, weights = _joint_window(asked), WEIGHT if weighs else None
-    return LabelQuery(sql, window, node_type, target_type, "--predict", weights)
+    window, weights = _joint_window(windows[-1]), WEIGHT if weighs else None
+    several = tuple(labels) if windows[1:] else ()
+    return LabelQuery(sql, window, node_type, target_type, "--predict", weights, several)
 
 
 def links_have_no_weights(weight: str) -> ConfigError:

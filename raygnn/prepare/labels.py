@@ -11,7 +11,7 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -196,6 +196,7 @@ class _RowColumns:
     target: str | None = None
     target_type: str | None = None
     weight: str | None = None
+    horizons: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -227,7 +228,8 @@ class _RowColumns:
         if not labels:
             raise _missing(query, result, "a column of labels", "an expression AS label")
         if query.target_type is None:
-            return cls(time, node, fitting[0], labels, weight=weight)
+            made = cls(time, node, fitting[0], labels, weight=weight)
+            return replace(made, horizons=query.horizons)
         if len(labels) > 1 or not pa.types.is_list(result.field(labels[0]).type):
             what = "one list of targets beside id and time"
             raise _missing(query, result, what, "list(...) AS target")
@@ -631,7 +633,9 @@ def _declare(
     entry: dict[str, Any]
     if columns.target is None:
         section, files = "training_tables", f"training_tables/{name}.parquet"
-        labels = {"y" if len(columns.labels) == 1 else label: label for label in columns.labels}
+        labels: dict[str, Any] = {"y": [*columns.horizons]}
+        if not columns.horizons:
+            labels = {"y" if len(columns.labels) == 1 else label: label for label in columns.labels}
         entry = {"files": files, "node_type": columns.node_type, "node": columns.node}
         weight = {} if columns.weight is None else {"weight": columns.weight}
         entry |= {"labels": labels, **weight, **common, "window": window}

@@ -264,7 +264,7 @@ class LabelTarget(TaskTarget):
             return output
         train = self.labels[self.splits.train]
         is_zero = train == 0
-        is_mostly_zero = output.num_outputs == 1 and bool(is_zero.sum() > len(train) / 2)
+        is_mostly_zero = bool(is_zero.sum() > is_zero.size / 2)
         output = replace(output, is_mostly_zero=is_mostly_zero)
         if configured is None:
             configured = label_objective(loaded, output).measures_distance

@@ -63,6 +63,8 @@ from raygnn.metrics import (
     Coverage,
     Described,
     ErrorsByValue,
+    Metric,
+    MetricsByOutput,
     TopRows,
     metrics_of,
 )
@@ -202,6 +204,14 @@ class LabelTask(EncoderTask[BatchT]):
         problem: Any = output.problem
         width, names = output.num_outputs, output.shown_classes
         diagnostics: list[Described] = []
+        splits = self.target.splits
+        most = max(len(splits.val), len(splits.test))
+        if problem != "multi_class" and 1 < width <= MAX_CONFUSED and width * most <= MAX_GATHERED:
+            weights = self.target.weights
+            outputs = [str(number) for number in range(1, width + 1)]
+            diagnostics.append(
+                MetricsByOutput(problem, self._metrics_by_output(), outputs, weights)
+            )
         if problem == "regression":
             if width == 1 and (bounds := self._value_bounds()) is not None:
                 diagnostics.append(ErrorsByValue(width, problem, bounds))
@@ -212,12 +222,24 @@ class LabelTask(EncoderTask[BatchT]):
         diagnostics.append(ClassFigures(width, problem, names))
         if problem == "multi_class":
             diagnostics.append(Calibration(width, problem))
-            positive, splits = output.positive_class, self.target.splits
-            if width == 2 and 2 * max(len(splits.val), len(splits.test)) <= MAX_GATHERED:
+            positive = output.positive_class
+            if width == 2 and 2 * most <= MAX_GATHERED:
                 diagnostics.append(TopRows(width, problem, positive, names[positive]))
             if width <= MAX_CONFUSED:
                 diagnostics.append(Confusion(width, problem, names))
         return diagnostics
+
+    def _metrics_by_output(self) -> list[list[Metric]]:
+        found = []
+        for output in range(self.output.num_outputs):
+            metrics = [type(each)(1, each.problem) for each in own_metrics(self.build_metrics())]
+            for metric in metrics:
+                if isinstance(metric, NormalizedMeanAbsoluteError):
+                    metric.scale = self._target_scale.std[output]
+                elif isinstance(metric, R2):
+                    metric.center = self._target_scale.mean[output : output + 1]
+            found.append(metrics)
+        return found
 
     def _value_bounds(self) -> Tensor | None:
         values = self.target.labels[self.target.splits.train]

@@ -165,6 +165,55 @@ def test_questions_follow_the_rolling_rule(shop: Path, question: str) -> None:
         assert found[user, time] == (split, pytest.approx(label))
 
 
+@pytest.mark.parametrize(
+    ("question", "label"),
+    [
+        ("sum(purchases.amount) over 10d", lambda x: float(x.amount.sum())),
+        ("sum(purchases.amount) over 10d > 20", lambda x: int(x.amount.sum() > 20)),
+        (
+            "sum(purchases.amount) over 10d after 5d / count(purchases) over 10d after 5d",
+            lambda x: x.amount.mean() if len(x) else None,
+        ),
+    ],
+)
+def test_horizons_are_successive_windows(shop: Path, question: str, label: Any) -> None:
+    assert _ask(shop, question, "--horizons", "2") == 0
+    rows, table = _read(shop), Manifest.load(str(shop)).training_tables["asked"]
+    after = 5 * ("after" in question)
+    assert table.window == f"{after + 20}d"
+    assert table.labels["y"].columns == ("label_1", "label_2")
+    purchases = pd.read_csv(shop / "purchases.csv", parse_dates=["day"])
+    expected = {}
+    for user, time, split, _ in _expected(shop, after + 20):
+        labels = []
+        for first in (after, after + 10):
+            since = purchases.day - time
+            inside = (since > first * DAY) & (since <= (first + 10) * DAY)
+            labels.append(label(purchases[inside & (purchases.user_id == user)]))
+        if None not in labels:
+            expected[user, time] = (split, *labels)
+    found = {(r.user_id, r.timestamp): r for r in rows.itertuples()}
+    assert len(found) == len(rows) == len(expected) > 20
+    for key, (split, *labels) in expected.items():
+        assert (found[key].split, found[key].label_1) == (split, pytest.approx(labels[0]))
+        assert found[key].label_2 == pytest.approx(labels[1])
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "last(purchases.sku) over 10d",
+        "list(purchases.sku) over 10d",
+        "count(purchases) over 10d / count(purchases) over 20d",
+    ],
+)
+def test_other_questions_have_no_horizons(
+    shop: Path, question: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _ask(shop, question, "--horizons", "2") != 0
+    assert ids_of(capsys.readouterr().err) == ("labels-horizons",)
+
+
 def test_amounts_are_numbers_in_the_format_of_the_graph(shop: Path) -> None:
     """Also under a name that the question has to quote."""
     purchases = pd.read_csv(shop / "purchases.csv")
