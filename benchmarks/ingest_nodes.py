@@ -16,6 +16,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from statistics import median
 
@@ -60,8 +61,14 @@ def write_rows(folder: Path, scale: Scale) -> int:
 def processes(node: Node) -> list[psutil.Process]:
     """A node's raylet and workers."""
     raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
-    workers = [p for p in raylet.children() if " ".join(p.cmdline()).startswith("ray::")]
-    return [raylet, *workers]
+    return [raylet, *filter(_is_worker, raylet.children())]
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        return " ".join(process.cmdline()).startswith("ray::")
+    except psutil.Error:  # it has ended
+        return False
 
 
 def busy_s(node: Node) -> float:
@@ -140,11 +147,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     pieces.PIECE_BYTES = 16 << 20
     on_cluster.is_remote = lambda _: True
     try:
-        edges = folder / "edges with text ids"
-        amounts = {
-            "rows of CSV files": write_rows(folder / "rows of CSV files", scale),
-            edges.name: int(write_edges(edges, "strings", scale)),
-        }
+        rows, edges = folder / "rows of CSV files", folder / "edges with text ids"
+        with ProcessPoolExecutor(1) as pool:  # this process keeps none of its memory
+            amounts = {
+                rows.name: pool.submit(write_rows, rows, scale).result(),
+                edges.name: int(pool.submit(write_edges, edges, "strings", scale).result()),
+            }
         rounds = [
             costs_on(1, folder, amounts, given.clock) | costs_on(2, folder, amounts, given.clock)
             for _ in range(given.rounds or _ROUNDS)

@@ -294,6 +294,10 @@ def test_predictions_are_rows_of_a_database(capsys, node_model, link_model, tmp_
     table = pq.read_table("out/node")
     assert [row[0] for row in rows] == table["id"].to_pylist()
     assert [row[1] for row in rows] == table.column(1).to_pylist()
+    deltalake = pytest.importorskip("deltalake")
+    _status(capsys, *graph, "--out", "delta+lake/predictions")
+    rows = deltalake.DeltaTable("lake/predictions").to_pyarrow_table()
+    assert rows.to_pylist() == table.to_pylist()
     assert [path.name for path in tmp_path.glob("runs/*")] == []
     _, printed = _status(capsys, *graph, "--out", "sqlite:///shop.db#predictions")
     assert "[output-not-empty]" in printed
