@@ -172,6 +172,13 @@ def parse_duration(text: str, option: str) -> str:
 def parse_expression(question: str, option: str = "--predict") -> Question:
     """Parses aggregates with arithmetic, comparisons, AND, OR and NOT. An error names its place."""
     parser = _Parser(Text(question, option))
+    if re.fullmatch(rf"\s*(?:{_NAME})\.{_CHAIN}\s*", question):
+        raise parser.text.error(
+            "a column has no window",
+            "To fill it in where it is missing, run raygnn prepare draft FOLDER --overwrite --task "
+            f"{question.strip()}",
+            at=0,
+        )
     sql, kind = parser.alternatives()
     if len(parser.aggregates) == 1 and parser.text.word("where"):
         condition = parser.text.condition()
