@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +114,39 @@ def test_losses_that_do_not_read_weights_are_refused(tmp_path: Path) -> None:
     config = _config(tmp_path, _tables("weight"))
     with raises("loss-row-weights"):
         raygnn.train.fit({**config, "losses": [{"type": "torch.nn.CrossEntropyLoss"}]})
+
+
+def test_label_edges_have_weights(tmp_path: Path) -> None:
+    """Heavy edges have large labels, so the weighted mean of the training edges is larger."""
+    rng = np.random.default_rng(0)
+    ends, weight = rng.integers(0, 40, (2, 300)), rng.choice([0.0, 1.0, 9.0], 300)
+    stars = (weight + rng.random(300)).astype(np.float32)
+    time = np.arange(300)
+    liked = edge_rows(*ends, labels={"stars": stars}, weight=weight, time=time)
+    nodes = {"user": node_rows(np.arange(40), {"x": rng.random((40, 2), np.float32)})}
+    knows = edge_rows(*rng.integers(0, 40, (2, 100)), time=rng.integers(0, 300, 100))
+    tables = GraphTables(
+        nodes,
+        {("user", "knows", "user"): knows},
+        label_edges={(("user", "likes", "user"), "positive"): liked},
+    )
+    config = small_config(
+        tmp_path,
+        data={"uri": write_tables(tables, str(tmp_path / "graph"))},
+        task={"type": "edge_prediction", "args": {"blend": False}},
+        model={"type": "Hetero", "args": {"hidden_channels": 8}},
+        metrics=["mae"],
+        scaling={"num_workers": 0},
+    )
+    config["data"]["splits"] = {"type": "temporal", "quantiles": [0.6, 0.8]}
+    metrics = raygnn.train.fit(config).metrics
+    kept = weight > 0
+    labels, weights = stars[kept], weight[kept]  # by time
+    train, test = (
+        slice(None, math.ceil(0.6 * len(labels))),
+        slice(math.ceil(0.8 * len(labels)), None),
+    )
+    mean = np.average(labels[train], weights=weights[train])
+    error = np.average(np.abs(labels[test] - mean), weights=weights[test])
+    assert metrics["baseline/mean/test/mae"] == pytest.approx(error, rel=1e-5)
+    assert metrics["test/mae"] > 0
