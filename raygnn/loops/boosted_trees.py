@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from raygnn.data.transforms.fit import is_heavy_tailed
 
 if TYPE_CHECKING:
     import lightgbm
@@ -31,8 +34,9 @@ _BASE: dict[str, Any] = {
     "bagging_fraction": 0.8,
     "bagging_freq": 1,
 }
+_UNMOVED = 1e-9  # difference of a row's score from the mean, up to which its slope is the unit
 _FEW_ROWS = 10_000  # predicted by one thread
-_NEXT, _NEXT_OUTPUT = "\n# next model\n", "\n# next output\n"
+_NEXT, _NEXT_OUTPUT, _UNIT = "\n# next model\n", "\n# next output\n", "# unit "
 
 
 class BoostedTrees:
@@ -42,10 +46,13 @@ class BoostedTrees:
 
     Args:
         models: of each of several labels or numbers; else those of the only output.
+        units: of each output; u if the trees add up to arcsinh(number / u).
     """
 
-    def __init__(self, models: Sequence[Sequence[lightgbm.Booster]]) -> None:
-        self._outputs = models
+    def __init__(
+        self, models: Sequence[Sequence[lightgbm.Booster]], units: Sequence[float | None]
+    ) -> None:
+        self._outputs, self._units = models, units
 
     @classmethod
     def fit(
@@ -79,16 +86,18 @@ class BoostedTrees:
                 cls.fit(columns, of_train, val_columns, of_val, *more)
                 for of_train, of_val in by_output
             ]
-            return cls([models for trees in each for models in trees._outputs])
+            outputs = [models for trees in each for models in trees._outputs]
+            return cls(outputs, [unit for trees in each for unit in trees._units])
         import lightgbm  # with scikit-learn, which most models do not need
 
         columns, val_columns = _rounded(columns), _rounded(val_columns)
         objective, watched = _objective(num_classes, metric)
+        unit = _unit(labels) if watched == "l1" else None
         settings = _BASE | objective | {"metric": watched, "num_threads": num_threads}
         options: Any = {"categorical_feature": list(categorical), "params": settings}
-        train = lightgbm.Dataset(columns, labels, weight=weights[0], **options)
+        train = lightgbm.Dataset(columns, _squeezed(labels, unit), weight=weights[0], **options)
         of_val = options | {"weight": weights[1], "reference": train}
-        val = lightgbm.Dataset(val_columns, val_labels, **of_val)
+        val = lightgbm.Dataset(val_columns, _squeezed(val_labels, unit), **of_val)
         most = max(1, len(labels) // _FEWEST_LEAVES)
 
         def fitted(setting: dict[str, Any], seed: int) -> lightgbm.Booster:
@@ -108,7 +117,7 @@ class BoostedTrees:
         models = [first[best]]
         models += [fitted(_SETTINGS[best], seed) for seed in range(1, _NUM_MODELS)]
         texts = [model.model_to_string(num_iteration=model.best_iteration) for model in models]
-        return cls.of_text(_NEXT.join(texts))
+        return cls([[lightgbm.Booster(model_str=text) for text in texts]], [unit])
 
     def refitted(
         self,
@@ -130,8 +139,13 @@ class BoostedTrees:
             rows = lightgbm.Dataset(columns, values, **options)
             return lightgbm.train(settings, rows)
 
-        each = zip(self._outputs, _by_output(labels), strict=True)
-        return BoostedTrees([[fitted(m, values) for m in models] for models, values in each])
+        outputs = [
+            [fitted(model, _squeezed(values, unit)) for model in models]
+            for models, unit, values in zip(
+                self._outputs, self._units, _by_output(labels), strict=True
+            )
+        ]
+        return BoostedTrees(outputs, self._units)
 
     def predict(self, columns: np.ndarray) -> np.ndarray:
         """float64 [num_rows, num_outputs]: numbers, or probabilities of classes or labels."""
@@ -139,11 +153,12 @@ class BoostedTrees:
         num_threads = 1 if len(columns) < _FEW_ROWS else 0
         columns = _rounded(columns)
 
-        def mean(models: Sequence[lightgbm.Booster]) -> np.ndarray:
+        def mean(models: Sequence[lightgbm.Booster], unit: float | None) -> np.ndarray:
             every = [model.predict(columns, num_threads=num_threads) for model in models]
-            return np.mean(every, axis=0, dtype=np.float64).reshape(len(columns), -1)
+            numbers = [_widened(np.asarray(scores, np.float64), unit) for scores in every]
+            return np.mean(numbers, axis=0).reshape(len(columns), -1)
 
-        out = np.concatenate([mean(models) for models in self._outputs], axis=1)
+        out = np.concatenate([*map(mean, self._outputs, self._units)], axis=1)
         return np.concatenate([1 - out, out], axis=1) if self._has_two_classes else out
 
     def gains(self) -> np.ndarray:
@@ -161,16 +176,25 @@ class BoostedTrees:
         """SHAP values of each model, float64 [num_models, num_rows, num_outputs, num_columns + 1].
 
         Their sum over the last dimension is the model's score: a number, or logits of classes (0
-        for the first of two). Its last element is the mean score of the training rows.
+        for the first of two). Its last element is the mean score of the training rows. With a unit,
+        columns share the number in proportion to what they add to arcsinh(number / unit).
         """
 
         columns = _rounded(columns)
 
-        def added(models: Sequence[lightgbm.Booster]) -> np.ndarray:
+        def added(models: Sequence[lightgbm.Booster], unit: float | None) -> np.ndarray:
             every = [np.asarray(m.predict(columns, pred_contrib=True), np.float64) for m in models]
-            return np.stack(every).reshape(len(every), len(columns), -1, columns.shape[1] + 1)
+            found = np.stack(every).reshape(len(every), len(columns), -1, columns.shape[1] + 1)
+            if unit is None:
+                return found
+            base, total = found[..., -1:], found.sum(axis=-1, keepdims=True)
+            start, end = _widened(base, unit), _widened(total, unit)
+            moved = np.abs(total - base) > _UNMOVED
+            slope = (end - start) / np.where(moved, total - base, 1)
+            slope = np.where(moved, slope, unit * np.cosh(base))
+            return np.concatenate([found[..., :-1] * slope, start], axis=-1)
 
-        out = np.concatenate([added(models) for models in self._outputs], axis=2)
+        out = np.concatenate([*map(added, self._outputs, self._units)], axis=2)
         return np.concatenate([np.zeros_like(out), out], axis=2) if self._has_two_classes else out
 
     @staticmethod
@@ -186,19 +210,43 @@ class BoostedTrees:
     def to_text(self) -> str:
         """LightGBM's text format, of one model after the other."""
         texts = [_NEXT.join(m.model_to_string() for m in models) for models in self._outputs]
-        return _NEXT_OUTPUT.join(texts)
+        firsts = ["" if unit is None else f"{_UNIT}{unit!r}\n" for unit in self._units]
+        return _NEXT_OUTPUT.join(map(add, firsts, texts))
 
     @classmethod
     def of_text(cls, text: str) -> BoostedTrees:
         import lightgbm
 
-        outputs = [each.split(_NEXT) for each in text.split(_NEXT_OUTPUT)]
-        return cls([[lightgbm.Booster(model_str=each) for each in texts] for texts in outputs])
+        outputs, units = [], list[float | None]()
+        for part in text.split(_NEXT_OUTPUT):
+            has_unit = part.startswith(_UNIT)
+            first, models = part.split("\n", 1) if has_unit else ("", part)
+            units.append(float(first.removeprefix(_UNIT)) if has_unit else None)
+            outputs.append([lightgbm.Booster(model_str=each) for each in models.split(_NEXT)])
+        return cls(outputs, units)
 
 
 def _by_output(labels: np.ndarray) -> np.ndarray:
     """[num_outputs, num_rows], contiguous, since LightGBM warns of slices."""
     return np.ascontiguousarray(labels.reshape(len(labels), -1).T)
+
+
+def _unit(labels: np.ndarray) -> float | None:
+    """The usual size of numbers with a long tail, whose medians are learned as of their arcsinh:
+    else steps of one size fit the many small numbers, or the few large ones.
+    """
+    if not len(labels) or not is_heavy_tailed(labels):
+        return None
+    sizes = np.abs(labels)
+    return float(np.median(sizes[sizes > 0]))
+
+
+def _squeezed(labels: np.ndarray, unit: float | None) -> np.ndarray:
+    return labels if unit is None else np.arcsinh(labels / unit)
+
+
+def _widened(scores: np.ndarray, unit: float | None) -> np.ndarray:
+    return scores if unit is None else np.sinh(scores) * unit
 
 
 def _rounded(columns: np.ndarray) -> np.ndarray:
