@@ -28,7 +28,7 @@ from raygnn.data.time_units import TIME, TIME_UNIT, is_clock, time_unit
 
 _DAY_US = 86_400_000_000
 _YEAR_US = 365.25 * _DAY_US
-_DAYS = (7, 30, 90, 365, 1095)
+_DAYS = (7, 14, 30, 90, 180, 365, 1095)
 _SHARES = (1 / 64, 1 / 16, 1 / 4)  # of the span of plain numbers
 MAX_NUMBERS = 16  # columns of an edge type's events with numbers
 _MAX_CATEGORIES, _NUM_CODES = 8, 3

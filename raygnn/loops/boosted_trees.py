@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raygnn.data.transforms.fit import is_heavy_tailed
-
 if TYPE_CHECKING:
     import lightgbm
 
@@ -232,13 +230,11 @@ def _by_output(labels: np.ndarray) -> np.ndarray:
 
 
 def _unit(labels: np.ndarray) -> float | None:
-    """The usual size of numbers with a long tail, whose medians are learned as of their arcsinh:
-    else steps of one size fit the many small numbers, or the few large ones.
+    """The usual size of numbers whose medians are learned as of their arcsinh: else steps of one
+    size fit the many small numbers of a long tail, or the few large ones.
     """
-    if not len(labels) or not is_heavy_tailed(labels):
-        return None
-    sizes = np.abs(labels)
-    return float(np.median(sizes[sizes > 0]))
+    sizes = np.abs(labels[labels != 0])
+    return float(np.median(sizes)) if len(sizes) else None
 
 
 def _squeezed(labels: np.ndarray, unit: float | None) -> np.ndarray:

@@ -20,7 +20,7 @@ def test_trees_learn_numbers_and_classes(num_val: int) -> None:
     y = x[:, 0] + (x[:, 2] == 3)
     train, val = x[num_val:], x[:num_val]
     trees = BoostedTrees.fit(train, y[num_val:], val, y[:num_val], None, "mae", [2])
-    assert np.abs(trees.predict(x)[:, 0] - y).mean() < (0.05 if num_val else 0.1)
+    assert np.abs(trees.predict(x)[:, 0] - y).mean() < (0.06 if num_val else 0.1)
     for num_classes, metric in ((2, "auroc"), (3, "accuracy")):
         z = np.floor(num_classes * x[:, 1]).astype(int)
         trees = BoostedTrees.fit(train, z[num_val:], val, z[:num_val], num_classes, metric)
