@@ -20,7 +20,7 @@ def test_print_config_shows_the_sweep(capsys):
 
 def test_wrong_input_has_status_2(capsys):
     assert raygnn.tune.main([]) == 2
-    assert "the config comes first" in capsys.readouterr().err
+    assert "CONFIG comes first" in capsys.readouterr().err
     wrong = [str(EXAMPLES / "sweep.yaml"), "--tune.mode", "most"]
     assert raygnn.tune.main(wrong) == 2
     assert "--tune.mode: tune.mode='most' is invalid" in capsys.readouterr().err

@@ -52,7 +52,7 @@ def test_the_command_line_writes_and_says_where(capsys, node_model, link_model, 
     [
         (["--what", "labels"], "Set one of: embeddings, predictions, probabilities"),
         (["--what", "predictions"], "the model predicts links, not labels"),
-        (["--node-type", "shop"], "node_type='shop' is invalid: the model has no such"),
+        (["--node-type", "shop"], "node_type='shop' is invalid: the model does not know this node type"),
         (["--rows-per-file", "0"], "--rows-per-file=0 is invalid"),
         (["--chunk-size", "0"], "--chunk-size=0 is invalid"),
         (["--model.args.hidden_channels", "4"], "it is fixed by training"),
@@ -88,7 +88,7 @@ def test_wrong_input_is_told_before_anything_is_written(
 
 
 def test_model_and_out_are_needed(capsys, link_model):
-    assert "the model comes first" in _status(capsys, "--out", "x")[1]
+    assert "MODEL comes first" in _status(capsys, "--out", "x")[1]
     assert "--out is missing" in _status(capsys, link_model.run)[1]
 
 

@@ -93,6 +93,7 @@ def test_preemptions_are_bounded(monkeypatch, tmp_path, limit, starts):
 
     class Folder:
         uri = str(tmp_path)
+        check_is_held = None
 
     monkeypatch.setattr(ray_train, "stop_requests", NoRequests)
     monkeypatch.setattr(ray_train, "run_on_workers", preempted)
