@@ -51,9 +51,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         nbformat.validate(cells)
         resources = {"metadata": {"path": str(tmp_path)}}
         NotebookClient(cells, timeout=600, resources=resources).execute()
-        outputs = [out for cell in cells.cells for out in cell.get("outputs", [])]
-        texts = [out.get("text") or out.get("data", {}).get("text/plain", "") for out in outputs]
-        return "\n".join(texts)
+        texts = []
+        for cell in cells.cells:
+            outputs = cell.get("outputs", [])
+            printed = "".join(out.get("text", "") for out in outputs)  # comes in pieces
+            texts += [printed, *(out.get("data", {}).get("text/plain", "") for out in outputs)]
+        return "\n".join(filter(None, texts))
 
     yield shown
     if (tmp_path / "serve.pid").exists():

@@ -52,7 +52,10 @@ def test_the_command_line_writes_and_says_where(capsys, node_model, link_model, 
     [
         (["--what", "labels"], "Set one of: embeddings, predictions, probabilities"),
         (["--what", "predictions"], "the model predicts links, not labels"),
-        (["--node-type", "shop"], "node_type='shop' is invalid: the model does not know this node type"),
+        (
+            ["--node-type", "shop"],
+            "node_type='shop' is invalid: the model does not know this node type",
+        ),
         (["--rows-per-file", "0"], "--rows-per-file=0 is invalid"),
         (["--chunk-size", "0"], "--chunk-size=0 is invalid"),
         (["--model.args.hidden_channels", "4"], "it is fixed by training"),
