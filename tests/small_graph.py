@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import weakref
@@ -28,6 +29,11 @@ from raygnn.data.id_map import IdIndex
 #: In memory, where the system has such a folder: a disk would sync each of many small files.
 _FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None
 NODE, EDGE = "node", ("node", "to", "node")
+
+
+def _remove(path: Path, pid: int) -> None:
+    if os.getpid() == pid:  # a forked process also finalizes the objects of its parent
+        shutil.rmtree(path)
 
 
 @dataclass
@@ -61,7 +67,7 @@ class SmallGraph:
         edges = tuple(self._write_edges(path, edge_type) for edge_type in self.edges)
         BundleRecord("small", nodes, edges).save(path)
         bundle = Bundle.open(path)
-        weakref.finalize(bundle, shutil.rmtree, path)
+        weakref.finalize(bundle, _remove, path, os.getpid())
         return bundle
 
     def _write_edges(self, path: Path, edge_type: EdgeType) -> EdgeRecord:
