@@ -176,7 +176,7 @@ _WORDS = {"min": "less", "max": "more"}
 def _rules_of_mode(
     mode: str, area: str, uri: str, *, sampler: str, sweep: str
 ) -> tuple[Rule, ...]:
-    """What a mode excludes in which neighborhoods are not sampled from a graph in memory."""
+    """Exclusions of a mode that does not sample from a graph in memory."""
     task = f"data.mode is {mode}, and trains one task: {', '.join(_TASKS_OF_SAMPLER)}"
     return (
         Rule(f"{area}-task", "tasks", lambda c: c.data.mode == mode,

@@ -39,7 +39,7 @@ _ALL_ARE_TEST = HashSplit(type="hash").model_copy(update={"fractions": [0.0, 0.0
 
 @dataclass(frozen=True)
 class JudgedOutputs:
-    """What metrics compare: outputs and targets, in the order of ids that all models share.
+    """Outputs and targets for metrics, in the order of ids, which all models share.
 
     Attributes:
         metrics: of the config or task.

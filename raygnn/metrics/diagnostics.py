@@ -241,7 +241,36 @@ class TopRows(GatheredMetric):
 _TOP_SHARES = np.append([0.001, 0.002, 0.005], np.arange(1, 101) / 100)
 
 
-class MetricsOverTime(GatheredMetric):
+class _MetricsOfParts(GatheredMetric):
+    """Metrics of parts of the rows or outputs, by column.
+
+    Args:
+        weights: float64 [num_rows], by row id, or None.
+    """
+
+    def __init__(self, num_outputs: int, problem: Problem, weights: np.ndarray | None) -> None:
+        super().__init__(num_outputs, problem)
+        self._weights = weights
+        self._found: dict[str, list[Any]] = {}
+
+    def compute(self, prediction: Tensor, target: Tensor) -> dict[str, float]:
+        raise AssertionError
+
+    def _add(
+        self,
+        columns: dict[str, list[Any]],
+        metrics: Sequence[Metric],
+        ids: Tensor,
+        prediction: Tensor,
+        target: Tensor,
+    ) -> None:
+        """Adds the metrics of a part, in columns of their names."""
+        weight = None if self._weights is None else torch.from_numpy(self._weights[ids.numpy()])
+        for metric, value in metrics_of(metrics, prediction, target, weight).items():
+            columns.setdefault(metric, []).append(None if value != value else value)
+
+
+class MetricsOverTime(_MetricsOfParts):
     """Metrics by month, quarter or year of the rows: the finest with at most 40 periods.
 
     Args:
@@ -261,12 +290,8 @@ class MetricsOverTime(GatheredMetric):
         times: np.ndarray,
         weights: np.ndarray | None = None,
     ) -> None:
-        super().__init__(num_outputs, problem)
-        self._metrics, self._times, self._weights = metrics, times, weights
-        self._found: dict[str, list[Any]] = {}
-
-    def compute(self, prediction: Tensor, target: Tensor) -> dict[str, float]:
-        raise AssertionError
+        super().__init__(num_outputs, problem, weights)
+        self._metrics, self._times = metrics, times
 
     def compute_rows(self, ids: Tensor, prediction: Tensor, target: Tensor) -> dict[str, float]:
         months = self._times[ids.numpy()].astype("M8[us]").astype("M8[M]")
@@ -278,12 +303,7 @@ class MetricsOverTime(GatheredMetric):
             rows = torch.from_numpy(spans[name] == period)
             columns[name].append(_period_name(name, int(period)))
             columns["rows"].append(int(rows.sum()))
-            weight = None
-            if self._weights is not None:
-                weight = torch.from_numpy(self._weights[ids[rows].numpy()])
-            values = metrics_of(self._metrics, prediction[rows], target[rows], weight)
-            for metric, value in values.items():
-                columns.setdefault(metric, []).append(None if value != value else value)
+            self._add(columns, self._metrics, ids[rows], prediction[rows], target[rows])
         self._found = columns
         return {}
 
@@ -292,7 +312,7 @@ class MetricsOverTime(GatheredMetric):
         return self._found if len(self._found.get("rows", ())) > 1 else None
 
 
-class MetricsByOutput(GatheredMetric):
+class MetricsByOutput(_MetricsOfParts):
     """Metrics of each of several labels or numbers, such as the horizons of a forecast.
 
     Args:
@@ -311,21 +331,14 @@ class MetricsByOutput(GatheredMetric):
         names: Sequence[str],
         weights: np.ndarray | None = None,
     ) -> None:
-        super().__init__(len(names), problem)
-        self._metrics, self._names, self._weights = metrics, names, weights
-        self._found: dict[str, list[Any]] = {}
-
-    def compute(self, prediction: Tensor, target: Tensor) -> dict[str, float]:
-        raise AssertionError
+        super().__init__(len(names), problem, weights)
+        self._metrics, self._names = metrics, names
 
     def compute_rows(self, ids: Tensor, prediction: Tensor, target: Tensor) -> dict[str, float]:
-        weight = None if self._weights is None else torch.from_numpy(self._weights[ids.numpy()])
         columns: dict[str, list[Any]] = {"output": [*self._names]}
         for i, metrics in enumerate(self._metrics):
             part = slice(i, i + 1)
-            values = metrics_of(metrics, prediction[:, part], target[:, part], weight)
-            for metric, value in values.items():
-                columns.setdefault(metric, []).append(None if value != value else value)
+            self._add(columns, metrics, ids, prediction[:, part], target[:, part])
         self._found = columns
         return {}
 

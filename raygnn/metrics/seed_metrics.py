@@ -44,8 +44,9 @@ class ClassCounts(SumMetric):
     weighs_rows = True
 
     def update(self, prediction: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
-        rows = prediction.new_ones(len(prediction), dtype=torch.float64)
-        rows = rows if weight is None else weight
+        rows = weight
+        if rows is None:
+            rows = prediction.new_ones(len(prediction), dtype=torch.float64)
         if self.problem == "multi_class":
             predicted, target = prediction.argmax(dim=-1), target.flatten().long()
             counts = [
