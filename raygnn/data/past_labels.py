@@ -1,9 +1,10 @@
-"""Labels of entities that are known at a time, as columns."""
+"""Labels of entities that are known at a time, as columns and as guesses."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -20,38 +21,54 @@ _NUM_AVERAGED = 32  # latest labels of an entity that are averaged
 class PastLabels:
     """The labels of a training table in the order of (entity, time when known).
 
+    A label counts once its window is over; if the training table declares no window, from the row
+    after it.
+
     Attributes:
         codes: int64 [num_labels], ascending: entity * (1 + number of instants) + instant.
         instants: distinct times when labels are known, ascending.
-        scores: float32 [num_labels, num_scores].
+        scores: [num_labels, num_scores].
+        weights: float64 [num_labels], in the means of `guesses`.
+        counts_own_time: whether labels that are known at a row's time are past ones.
         span: unit of ages.
     """
 
     codes: np.ndarray
     instants: np.ndarray
     scores: np.ndarray
+    weights: np.ndarray
+    counts_own_time: bool
     span: float
 
     @classmethod
-    def of(cls, rows: SeedRows, known: np.ndarray, scores: np.ndarray, span: float) -> PastLabels:
-        """Labels count from the end of their window on.
-
-        `known`: int64, positions of rows with a label. `scores`: [num_known, num_scores].
+    def of(
+        cls,
+        rows: SeedRows,
+        known: np.ndarray,
+        scores: np.ndarray,
+        weights: np.ndarray | None = None,
+        span: float = 1.0,
+    ) -> PastLabels:
+        """`known`: int64, positions of rows with a label. `scores`: [num_known, num_scores].
+        `weights`: float64 [num_known]; labels of weight 0 are ignored.
         """
         assert rows.time is not None
+        weights = np.ones(len(known)) if weights is None else weights
+        known, scores, weights = (each[weights > 0] for each in (known, scores, weights))
         window = window_as_time(rows.window, rows.time_unit, f"{rows.place}.window")
-        assert window is not None
-        times = np.asarray(rows.time)[known] + window
+        times = np.asarray(rows.time)[known] + (window or 0)
         instants, ranks = np.unique(times, return_inverse=True)
         codes = rows.node_ids(known) * (1 + len(instants)) + ranks
         order = np.argsort(codes, kind="stable")
-        return cls(codes[order], instants, scores[order].astype(np.float32), span)
+        is_over = window is not None
+        return cls(codes[order], instants, scores[order], weights[order], is_over, span)
 
     @classmethod
     def none(cls, num_scores: int) -> PastLabels:
         """The past labels of a graph that has none."""
         none = np.empty(0, np.int64)
-        return cls(none, none, np.empty((0, num_scores), np.float32), 1.0)
+        scores = np.empty((0, num_scores), np.float32)
+        return cls(none, none, scores, np.empty(0), counts_own_time=True, span=1.0)
 
     @staticmethod
     def width(num_scores: int) -> int:
@@ -76,10 +93,7 @@ class PastLabels:
         """
         num_scores = self.scores.shape[1]
         out = np.zeros((len(nodes), self.width(num_scores)), np.float32)
-        entities = nodes * (1 + len(self.instants))
-        instants = np.searchsorted(self.instants, times, side="right")
-        starts = np.searchsorted(self.codes, entities)
-        stops = np.searchsorted(self.codes, entities + instants)
+        entities, starts, stops = self._spans(nodes, times)
         has_labels = np.flatnonzero(stops > starts)
         starts, stops = starts[has_labels], stops[has_labels]
         latest = self.instants[self.codes[stops - 1] - entities[has_labels]]
@@ -91,3 +105,32 @@ class PastLabels:
         averaged = self.scores[np.maximum(places, 0)] * is_own[:, :, None]
         out[has_labels, 2 + num_scores :] = averaged.sum(axis=1) / is_own.sum(axis=1)[:, None]
         return out
+
+    def guesses(
+        self, nodes: np.ndarray, until: np.ndarray, default: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """The mean and the last of the past labels of entities, float64 [num, num_scores].
+
+        Args:
+            nodes: int64 [num], entities.
+            until: [num], times.
+            default: float [num_scores], for entities without a past label.
+        """
+        _, first, last = self._spans(nodes, until)
+        counted = np.column_stack([self.scores * self.weights[:, None], self.weights])
+        sums = np.zeros((len(counted) + 1, counted.shape[1]))
+        np.cumsum(counted, axis=0, out=sums[1:])
+        within = sums[last] - sums[first]
+        has_any = (last > first)[:, None]
+        means = np.where(has_any, within[:, :-1] / np.where(has_any, within[:, -1:], 1), default)
+        if not len(self.scores):
+            return {"entity_mean": means, "last_label": means}
+        latest = np.where(has_any, self.scores[np.maximum(last - 1, 0)], default)
+        return {"entity_mean": means, "last_label": latest}
+
+    def _spans(self, nodes: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, ...]:
+        """First code of each entity; first and last + 1 position of its labels known at a time."""
+        side: Literal["left", "right"] = "right" if self.counts_own_time else "left"
+        entities = nodes * (1 + len(self.instants))
+        stops = np.searchsorted(self.codes, entities + np.searchsorted(self.instants, times, side))
+        return entities, np.searchsorted(self.codes, entities), stops

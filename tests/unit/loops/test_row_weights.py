@@ -14,11 +14,11 @@ from sklearn import metrics as sk
 
 from raygnn.data.arrays import summable
 from raygnn.data.bundle import SeedRows
+from raygnn.data.past_labels import PastLabels
 from raygnn.data.standardization import ColumnScale
 from raygnn.loops.baselines import label_baselines, weighted_median
 from raygnn.loops.blend import Judge, compare_rungs, fit_blend
 from raygnn.loops.boosted_trees import BoostedTrees
-from raygnn.loops.row_guesses import EarlierLabels
 from raygnn.losses import BinaryCrossEntropy, BinaryFocal, CrossEntropy, Focal, Huber, Loss
 from raygnn.losses.seed_losses import MeanAbsoluteError as AbsoluteLoss
 from raygnn.losses.seed_losses import MeanSquaredError as SquaredLoss
@@ -192,7 +192,7 @@ def test_medians_and_means_of_earlier_labels() -> None:
 
     def guesses(chosen: np.ndarray, of_rows: np.ndarray | None) -> dict[str, np.ndarray]:
         table = SeedRows("t", "user", len(chosen), nodes[chosen], time[chosen], None, None, {})
-        earlier = EarlierLabels.of(table, rows[chosen], np.arange(len(chosen)), of_rows)
+        earlier = PastLabels.of(table, np.arange(len(chosen)), rows[chosen], of_rows)
         return earlier.guesses(np.arange(5), np.full(5, 25), np.zeros(2))
 
     each, twice = guesses(np.arange(41), weights), guesses(repeated, None)

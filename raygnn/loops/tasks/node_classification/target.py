@@ -397,8 +397,8 @@ def find_past_labels(spec: ModelSpec, bundle: Bundle) -> tuple[str, PastLabels] 
     output.check_labels(bundle)
     labels = bundle.row_column(rows, output.label)
     known = np.flatnonzero(has_label(labels))
-    past = PastLabels.of(rows, known, output.scores(np.asarray(labels[known])), times.span)
-    return output.node_type, past
+    scores = output.scores(np.asarray(labels[known])).astype(np.float32)
+    return output.node_type, PastLabels.of(rows, known, scores, span=times.span)
 
 
 def slow_training(config: Config) -> dict[str, dict[str, Any]]:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from raygnn.console import warn
 from raygnn.data.bundle import Bundle
-from raygnn.data.edge_types import REVERSE_PREFIX, edge_type_name
 from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.data.history import HistoryColumn, HistorySpec
 from raygnn.data.past_labels import PastLabels
@@ -22,18 +21,10 @@ from raygnn.device_memory import copied, read_together
 from raygnn.errors import DataError
 from raygnn.loops.baselines import own_metrics
 from raygnn.loops.blend import ENTITY_MEAN, GNN, LAST_LABEL, TREES
-from raygnn.loops.row_guesses import (
-    EarlierLabels,
-    columns_of_label,
-    dense_features,
-)
 from raygnn.loops.task import EvalOutput, NodeRows, TaskEnvironment
 from raygnn.loops.tasks.exact_encoding import both_ways
 from raygnn.loops.tasks.label_task import MAX_GATHERED, LabelTask
-from raygnn.loops.tasks.node_classification.column_audit import (
-    columns_known_later,
-    columns_that_follow_time,
-)
+from raygnn.loops.tasks.node_classification.audit import audit
 from raygnn.loops.tasks.node_classification.target import (
     NodeOutput,
     NodeTarget,
@@ -161,160 +152,7 @@ class NodeClassification(LabelTask[NodeBatch]):
         if self.output.table is not None:
             self.trees  # noqa: B018  # fitted first, which may find that one column decides
         warnings = super().warnings()
-        has_times = self.output.table is not None and self.target.seeds.time is not None
-        if has_times and self.config.sampling.temporal is None:
-            warnings.append(
-                "sampling.temporal is null, so rows see events after their own time and results "
-                "may be too good. Set it to {}."
-            )
-        for split, what, lost in (
-            ("val", "validation", "nothing shows when to stop"),
-            ("test", "test", "the model is not tested"),
-        ):
-            if self.output.table is not None and not len(getattr(self.target.splits, split)):
-                warnings.append(
-                    f"training table {self.output.table!r} has no {what} rows, so {lost}. Name "
-                    "some in its split column, or set data.splits."
-                )
-        if has_times:
-            warnings += [*self._events_at_random(), *self._untimed_links(), *self._clocks()]
-        return [*warnings, *self._overlaps(), *self._leaks(), *self._known_later(), *silent]
-
-    def _events_at_random(self) -> list[str]:
-        """Names edges without times to events with times, of which a row sees any earlier ones."""
-        bundle, sampling = self.env.bundle, self.config.sampling
-        if sampling.temporal is None or sampling.temporal.strategy != "last":
-            return []
-        random = []
-        for edge_type in bundle.edge_types:
-            events, _, node_type = edge_type
-            has_time = [sampling.temporal.column in bundle.columns(t) for t in (events, edge_type)]
-            may_choose = bundle.num_edges(edge_type) > bundle.num_nodes(node_type)
-            if has_time == [True, False] and may_choose:
-                random.append(edge_type_name(edge_type))
-        if not random:
-            return []
-        return [
-            f"edges {', '.join(random)} have no time, so rows see a random sample of earlier "
-            "events instead of the latest. Give these edges the time of the events in graph.yaml."
-        ]
-
-    def _untimed_links(self) -> list[str]:
-        """Names tables of links without times, if others have times.
-
-        Columns of a table of nodes, such as the category of a product, have at most one edge per
-        node. A table of nodes links two others if it refers to both.
-        """
-        bundle, sampling = self.env.bundle, self.config.sampling
-        if sampling.temporal is None:
-            return []
-        column, names = sampling.temporal.column, []
-        is_timed = {t: column in bundle.columns(t) for t in bundle.node_types}
-        has_times = {t: column in bundle.columns(t) for t in bundle.edge_types}
-        refers: dict[str, list[str]] = {}
-        of_events = set()
-        for edge_type in bundle.edge_types:
-            ends = (edge_type[0], edge_type[2])
-            if edge_type[1].startswith(REVERSE_PREFIX):
-                continue
-            if has_times[edge_type] or is_timed[ends[0]]:
-                of_events.add(ends[1])
-            elif not is_timed[ends[1]]:
-                if bundle.num_edges(edge_type) > max(bundle.num_nodes(t) for t in ends):
-                    names.append(f"edges {edge_type_name(edge_type)}")
-                elif bundle.num_edges(edge_type) <= bundle.num_nodes(ends[0]):
-                    refers.setdefault(ends[0], []).append(ends[1])
-        names += [
-            f"nodes {name}"
-            for name, ends in refers.items()
-            if len(ends) > 1 and of_events & {*ends} and name not in of_events
-        ]
-        if not names or not any(has_times.values()):
-            return []
-        return [
-            f"{', '.join(names)} have no time, unlike others, so every row sees all of them, also "
-            "those of its future. Give them a time in graph.yaml, or set their fanout to 0."
-        ]
-
-    def _clocks(self) -> list[str]:
-        """Names columns of numbers that grow with time."""
-        bundle, seeds, train = self.env.bundle, self.target.seeds, self.target.splits.train
-        if bundle.is_of_parts or seeds.time is None or not len(train):
-            return []
-        until = float(np.asarray(seeds.time)[train].max())
-        names = [*columns_that_follow_time(bundle, self.target.arguments.feature, until)]
-        if not names:
-            return []
-        return [
-            f"{', '.join(names)} grow with time, so later rows lie beyond all that the model "
-            "learns from. LightGBM does not read them; leave them out of the features in "
-            "graph.yaml, so that the GNN does not either."
-        ]
-
-    def _known_later(self) -> list[str]:
-        """Names columns of a row's entity that may be known only after the row's time."""
-        target, output, bundle = self.target, self.output, self.env.bundle
-        train, seeds = target.splits.train, target.seeds
-        if bundle.is_of_parts or output.table is None or not len(train):
-            return []
-        times = None if seeds.time is None else np.asarray(seeds.time)[train]
-        found = columns_known_later(
-            bundle,
-            output.node_type,
-            target.arguments.feature,
-            seeds.node_ids(train),
-            times,
-            target.labels[train].reshape(-1) if self.output.problem == "multi_class" else None,
-        )
-        return [
-            f"{evidence}, so it may be known too late. Leave it out of the features in graph.yaml, "
-            "unless it is known at the time of each row, such as the end of a contract."
-            for evidence in found
-        ]
-
-    def _overlaps(self) -> list[str]:
-        """Counts training rows whose labels cover the time of held-out rows, if these are later."""
-        seeds, splits = self.target.seeds, self.target.splits
-        window = window_as_time(seeds.window, seeds.time_unit)
-        held_out = [rows for rows in (splits.val, splits.test) if len(rows)]
-        if window is None or seeds.time is None or not held_out:
-            return []
-        times = seeds.time[splits.train]
-        first = min(seeds.time[rows].min() for rows in held_out)
-        num_rows = int((times + window > first).sum())
-        if times.max() >= first or not num_rows:
-            return []
-        return [
-            f"{num_rows:,} training rows of {seeds.place} have labels that reach past the first "
-            f"validation or test row (window {seeds.window}), so results may be too good. Leave "
-            "these rows out, or let validation begin later."
-        ]
-
-    def _leaks(self) -> list[str]:
-        """Names columns of the node, or of a row's entity, that reveal the label."""
-        target, output, bundle = self.target, self.output, self.env.bundle
-        is_number = output.problem == "regression" and output.num_outputs == 1
-        is_binary = output.problem == "multi_class" and output.num_outputs == 2
-        info = bundle.columns(output.node_type).get(target.arguments.feature)
-        if bundle.is_of_parts or info is None or info.sparse:
-            return []
-        if not is_number and not is_binary:
-            return []
-        train = target.splits.train
-        train = train[:: -(-len(train) * info.width // MAX_GATHERED) or 1]
-        values = dense_features(bundle, output.node_type, info.name)
-        labels = target.labels[train].reshape(-1).astype(np.float64)
-        leaks = columns_of_label(values[target.seeds.node_ids(train)].astype(np.float64), labels)
-        parts = () if info.transforms is None else info.transforms.parts
-        names = [part.column for part in parts for _ in range(part.width)]
-        names = names or [f"{info.name}[{i}]" for i in range(info.width)]
-        moment = "when the label is not" if output.table is None else "at the time of each row"
-        return [
-            f"column {name!r} of {output.node_type!r} gives label {output.label!r} away: one "
-            "follows from the other in all training rows. Leave it out of the features, unless it "
-            f"is known {moment}."
-            for name in dict.fromkeys(names[i] for i in leaks)
-        ]
+        return [*warnings, *audit(self.env.bundle, self.config, self.target), *silent]
 
     def build_loader(self, split: str) -> NeighborLoader | WholeGraphLoader | None:
         rows, positions = self.target.seeds, getattr(self.target.splits, split)
@@ -471,7 +309,7 @@ class NodeClassification(LabelTask[NodeBatch]):
         return {i: each.name for i, each in enumerate(described) if each.is_own}
 
     @cached_property
-    def _earlier_labels(self) -> EarlierLabels:
+    def _earlier_labels(self) -> PastLabels:
         output = self.output
         rows = self.env.bundle.training_tables.get(output.table or "")
         if rows is None or output.label not in rows.columns or rows.time is None:
@@ -479,13 +317,15 @@ class NodeClassification(LabelTask[NodeBatch]):
                 f"the graph has no training table {output.table!r} with {output.label!r}. The "
                 "model reads labels of earlier rows, and predicts worse without."
             )
-            return EarlierLabels.none(output.num_outputs)
+            return PastLabels.none(output.num_outputs)
         labels = self.env.bundle.row_column(rows, output.label)
-        scores = labels.reshape(len(labels), -1)
+        known = np.flatnonzero(has_label(labels))
+        scores = labels[known].reshape(len(known), -1)
         is_class = output.problem == "multi_class"
         scores = scores == np.arange(output.num_outputs) if is_class else scores
         weights = self.env.bundle.row_weights(rows)
-        return EarlierLabels.of(rows, scores, np.flatnonzero(has_label(labels)), weights)
+        weights = None if weights is None else weights[known]
+        return PastLabels.of(rows, known, scores.astype(np.float64), weights)
 
     def groups(self, rows: np.ndarray) -> np.ndarray:
         return self.target.seeds.node_ids(rows)

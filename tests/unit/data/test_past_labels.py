@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from raygnn.data.bundle import SeedRows
-from raygnn.loops.row_guesses import EarlierLabels
+from raygnn.data.past_labels import PastLabels
 
 
 @pytest.mark.parametrize(("end", "window"), [(None, None), (12, None), (None, 3), (12, 3)])
@@ -18,7 +18,7 @@ def test_guesses_are_of_earlier_labels_of_the_entity(end: int | None, window: in
     asked = rng.permutation(300)[:100]
     rows = SeedRows("visits", "user", 300, nodes, times, None, None, {}, window)
     default = np.array([5.0, -5.0])
-    labels = EarlierLabels.of(rows, scores, known)
+    labels = PastLabels.of(rows, known, scores[known])
     until = times[asked] if end is None else np.minimum(times[asked], end)
     found = labels.guesses(nodes[asked], until, default)
     for row, mean, last in zip(asked, found["entity_mean"], found["last_label"], strict=True):
@@ -36,6 +36,6 @@ def test_guesses_are_of_earlier_labels_of_the_entity(end: int | None, window: in
 def test_no_labels_are_known() -> None:
     rows = SeedRows("visits", "user", 2, np.zeros(2, int), np.arange(2), None, None, {})
     none = np.empty(0, np.int64)
-    for labels in (EarlierLabels.of(rows, np.ones((2, 1)), none), EarlierLabels.none(1)):
+    for labels in (PastLabels.of(rows, none, np.ones((0, 1))), PastLabels.none(1)):
         found = labels.guesses(np.zeros(2, int), np.arange(2), np.array([0.5]))
         assert all(np.array_equal(guess, [[0.5], [0.5]]) for guess in found.values())

@@ -8,7 +8,7 @@ import pytest
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.loops.tasks.node_classification.column_audit import (
+from raygnn.loops.tasks.node_classification.audit import (
     columns_known_later,
     columns_that_follow_time,
 )
