@@ -107,14 +107,14 @@ _DECODERS = {
     "rotate": "RotatE",
     "transe": "TransE",
 }
-_SELF_SUPERVISED = "raygnn.loops.tasks.self_supervised.methods"
+_SELF_SUPERVISED = "raygnn.loops.tasks.self_supervised"
 _METHODS = {
-    "barlow_twins": "BarlowTwins",
-    "cca_ssg": "CCASSG",
-    "bgrl": "BGRL",
-    "grace": "GRACE",
-    "graphmae": "GraphMAE",
-    "feature_reconstruction": "FeatureReconstruction",
+    "barlow_twins": "two_views.BarlowTwins",
+    "cca_ssg": "two_views.CCASSG",
+    "bgrl": "two_views.BGRL",
+    "grace": "two_views.GRACE",
+    "graphmae": "reconstruction.GraphMAE",
+    "feature_reconstruction": "reconstruction.FeatureReconstruction",
 }
 _LOGGERS = {
     "tensorboard": "TensorBoard",
@@ -171,7 +171,7 @@ SLOTS: Mapping[str, Slot] = MappingProxyType(
         ),
         "method": Slot(
             "task.args.method",
-            (f"{_SELF_SUPERVISED}.Method",),
+            (f"{_SELF_SUPERVISED}.methods.Method",),
             {name: f"{_SELF_SUPERVISED}.{method}" for name, method in _METHODS.items()},
             frozenset({"setting"}),
         ),

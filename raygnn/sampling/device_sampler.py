@@ -21,10 +21,8 @@ from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.padding import Counts
 from raygnn.sampling.rng import BatchKey, hop_key
 from raygnn.sampling.stores import LocalGraphStore
+from raygnn.sampling.tensor_hash import GOLDEN, shifted, splitmix64
 
-# Constants of `splitmix64`, as int64.
-_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
-_MIX_1, _MIX_2 = 0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64)
 #: Later than any arrival.
 NEVER = 2**31 - 1
 
@@ -214,10 +212,10 @@ class DeviceSampler:
         node = torch.where(inside, self.node[node_type][chosen], 0)
         start = indptr[node]
         degree = torch.where(inside, indptr[node + 1] - start, 0)
-        state, number = _splitmix(key ^ node), torch.arange(fanout, device=self.device)
+        state, number = splitmix64(key ^ node), torch.arange(fanout, device=self.device)
         if self._sampler.replace:
             taken = torch.where(degree > 0, fanout, 0)
-            picks = _draw_below(_splitmix(state[:, None] + number * _GOLDEN), degree[:, None])
+            picks = _draw_below(splitmix64(state[:, None] + number * GOLDEN), degree[:, None])
         else:
             taken = degree.clamp(max=fanout)
             picks = _floyd(state, degree, fanout)
@@ -290,23 +288,10 @@ def _aligned(sizes: Iterable[int]) -> list[int]:
     return [-(-int(size) // 16) * 16 for size in sizes]
 
 
-def _shifted(value: Tensor, bits: int) -> Tensor:
-    """A shift of unsigned numbers to the right."""
-    return (value >> bits) & ((1 << (64 - bits)) - 1)
-
-
-def _splitmix(value: Tensor) -> Tensor:
-    """`splitmix64` of bits in int64."""
-    z = value + _GOLDEN
-    z = (z ^ _shifted(z, 30)) * _MIX_1
-    z = (z ^ _shifted(z, 27)) * _MIX_2
-    return z ^ _shifted(z, 31)
-
-
 def _draw_below(bits: Tensor, bound: Tensor) -> Tensor:
     """High word of the product with a bound below 2^31."""
     low = ((bits & 0xFFFFFFFF) * bound) >> 32
-    return (_shifted(bits, 32) * bound + low) >> 32
+    return (shifted(bits, 32) * bound + low) >> 32
 
 
 def _floyd(state: Tensor, degree: Tensor, fanout: int) -> Tensor:
@@ -318,7 +303,7 @@ def _floyd(state: Tensor, degree: Tensor, fanout: int) -> Tensor:
     """
     j = torch.arange(fanout, device=degree.device)
     last = degree[:, None] - fanout + j
-    drawn = _draw_below(_splitmix(state[:, None] + j * _GOLDEN), (last + 1).clamp(min=0))
+    drawn = _draw_below(splitmix64(state[:, None] + j * GOLDEN), (last + 1).clamp(min=0))
     is_equal = drawn[:, :, None] == drawn[:, None, :]
     is_replaced = (is_equal & (j[None, :] < j[:, None])).any(dim=2)
     source = drawn - (degree[:, None] - fanout)

@@ -18,6 +18,7 @@ from raygnn.sampling.batch import EdgeRecord, NodeBatch
 from raygnn.sampling.blocks import hetero_blocks_of
 from raygnn.sampling.rng import chain_key, text_key
 from raygnn.sampling.sparse_features import SparseFeatures
+from raygnn.sampling.tensor_hash import signed, splitmix64
 from raygnn.sampling.tensor_record import StoredRows
 
 
@@ -27,13 +28,13 @@ def view_key(batch: NodeBatch, number: int) -> int:
 
 def drawn(ids: Tensor, share: float, key: int) -> Tensor:
     """Draws ids independently with probability `share`; bool of their shape."""
-    uniform = (_splitmix64(ids ^ _signed(key)) >> 11) & ((1 << 53) - 1)
+    uniform = (splitmix64(ids ^ signed(key)) >> 11) & ((1 << 53) - 1)
     return uniform < int(share * (1 << 53))
 
 
 def places_drawn(ids: Tensor, number: int, key: int) -> Tensor:
     """For each id a uniform draw of range(number); int64 of their shape."""
-    return (_splitmix64(ids ^ _signed(key)) >> 1 & ((1 << 62) - 1)) % number
+    return (splitmix64(ids ^ signed(key)) >> 1 & ((1 << 62) - 1)) % number
 
 
 def drop_edges(batch: NodeBatch, share: float, key: int) -> NodeBatch:
@@ -147,20 +148,3 @@ def _degree_left(
     if by_ratio:
         expected = expected.where(before == 0, degree * (after / before.clamp(min=1)))
     return after.where(before == degree, expected)
-
-
-# splitmix64, as of `raygnn.data.hashing`, in the int64 arithmetic of torch: products wrap around,
-# and shifts, which copy the sign, are masked.
-def _splitmix64(value: Tensor) -> Tensor:
-    z = value + _signed(0x9E3779B97F4A7C15)
-    z = (z ^ _shifted(z, 30)) * _signed(0xBF58476D1CE4E5B9)
-    z = (z ^ _shifted(z, 27)) * _signed(0x94D049BB133111EB)
-    return z ^ _shifted(z, 31)
-
-
-def _shifted(value: Tensor, bits: int) -> Tensor:
-    return (value >> bits) & ((1 << (64 - bits)) - 1)
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >= 1 << 63 else value

@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from raygnn.loops.tasks.self_supervised.task import INVERSE_PENALTIES, ProbeRows, fit_probe
+from raygnn.loops.tasks.self_supervised.probe import INVERSE_PENALTIES, ProbeRows, fit_probe
 
 
 def _rows(num_nodes: int, seed: int, noise: float = 0.5) -> tuple[torch.Tensor, np.ndarray]:

@@ -9,17 +9,10 @@ import torch
 from torch.nn import functional
 
 from raygnn.config import Component, build
-from raygnn.loops.tasks.self_supervised.methods import (
-    BGRL,
-    CCASSG,
-    GRACE,
-    BarlowTwins,
-    FeatureReconstruction,
-    GraphMAE,
-    Method,
-    Setting,
-)
+from raygnn.loops.tasks.self_supervised.methods import Method, Setting
+from raygnn.loops.tasks.self_supervised.reconstruction import FeatureReconstruction, GraphMAE
 from raygnn.loops.tasks.self_supervised.task import spread
+from raygnn.loops.tasks.self_supervised.two_views import BGRL, CCASSG, GRACE, BarlowTwins
 from raygnn.losses import Candidates
 from raygnn.models.encoder import MLP
 from raygnn.models.graph_encoder import GraphEncoder
