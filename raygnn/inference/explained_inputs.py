@@ -19,7 +19,7 @@ from raygnn.data.transforms.state import FittedColumn, FittedFeature
 from raygnn.inference.applied_model import AppliedModel
 from raygnn.loops.tasks.node_classification.task import NodeClassification
 from raygnn.models.feature_layers import embedding_channels
-from raygnn.models.node_inputs import TimeColumn
+from raygnn.models.relative_time import TimeColumn
 from raygnn.models.sparse_input import dense
 from raygnn.sampling.batch import Batch
 

@@ -26,7 +26,7 @@ from raygnn.models.decoders import Decoder
 from raygnn.models.encoder import BlockEncoder, keep_in_graph
 from raygnn.models.feature_layers import CategoryInputs, FeatureInteraction
 from raygnn.models.label_propagation import LabelScores
-from raygnn.models.node_inputs import RelativeTime
+from raygnn.models.relative_time import RelativeTime
 from raygnn.models.sparse_input import Features, dense
 from raygnn.sampling.batch import Batch, EdgeBatch, NodeBatch, NodeRecord
 from raygnn.sampling.blocks import hetero_blocks_of

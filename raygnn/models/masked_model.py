@@ -18,7 +18,7 @@ from raygnn.data.edge_types import EdgeType
 from raygnn.errors import ConfigError
 from raygnn.models.encoder import MLP, BlockEncoder, OverBlocks
 from raygnn.models.graph_encoder import GraphEncoder, SubgraphModule, TypedSubgraphModule
-from raygnn.models.node_inputs import RelativeTime
+from raygnn.models.relative_time import RelativeTime
 from raygnn.models.sparse_input import Features, dense, formed
 from raygnn.sampling.batch import Batch, Block, HeteroBlock
 

@@ -43,7 +43,7 @@ from raygnn.models.graph_inputs import (
     is_encoder,
 )
 from raygnn.models.hetero_encoder import HeteroEncoder
-from raygnn.models.node_inputs import DateColumn, RelativeTime
+from raygnn.models.relative_time import DateColumn, RelativeTime
 from raygnn.sampling.partitioned_stores import PartitionedFeatureStore, PartitionedGraphStore
 from raygnn.sampling.parts import PartitionedGraph
 from raygnn.sampling.protocols import FeatureStore, GraphStore

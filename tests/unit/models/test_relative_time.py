@@ -13,7 +13,7 @@ import torch
 from raygnn.data.transforms.state import YEAR_S
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.hetero import Hetero
-from raygnn.models.node_inputs import AGE_CHANNELS, DateColumn, RelativeTime, encode_age
+from raygnn.models.relative_time import AGE_CHANNELS, DateColumn, RelativeTime, encode_age
 from raygnn.sampling.temporal import Temporal
 from tests.batches import node_loader
 from tests.small_graph import SmallGraph
