@@ -19,13 +19,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import absolute, is_storage_error, join
 from raygnn.data.pagerank_graph import neighborhood_graph
 from raygnn.data.partition.part import Outline
-from raygnn.errors import (
-    CheckpointError,
-    ConfigError,
-    PreemptedError,
-    ResourceError,
-    RunError,
-)
+from raygnn.errors import CheckpointError, ConfigError, PreemptedError, ResourceError, RunError
 from raygnn.job import TrainJob
 from raygnn.loops.callbacks import Callback, FunctionCallback
 from raygnn.loops.context import WorkerContext

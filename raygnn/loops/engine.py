@@ -17,12 +17,7 @@ from raygnn.console import say
 from raygnn.errors import ConfigError, PreemptedError, TrainingError
 from raygnn.loops.callback_list import CallbackBase, CallbackList
 from raygnn.loops.context import WorkerContext
-from raygnn.loops.early_stopping import (
-    BestWeights,
-    WeightAverage,
-    best_tracker,
-    early_stopper,
-)
+from raygnn.loops.early_stopping import BestWeights, WeightAverage, best_tracker, early_stopper
 from raygnn.loops.evaluation import evaluate_parts
 from raygnn.loops.gradients import Accumulation, GradReduction, JointAccumulation
 from raygnn.loops.optimization import Optimization

@@ -13,7 +13,7 @@ from torch import Tensor
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.past_labels import PAST
 from raygnn.data.time_units import TIME
-from raygnn.data.transforms.state import YEAR_S
+from raygnn.data.transforms.state import YEAR_US
 from raygnn.models.sparse_input import Features, dense
 from raygnn.sampling.batch import Batch
 
@@ -22,7 +22,6 @@ _FINEST = 1 / 1000  # of the span of a type's times
 _MEMORIES = (1 / 512, 1 / 128, 1 / 32, 1 / 8)  # of the span, in which a past edge fades to 1/e
 _FADED = 0.1  # weight of no events in a mean, so that events long ago say little
 _SEASON_CHANNELS = 4
-_YEAR_US = YEAR_S * 1e6
 #: Width of the encoding of an age.
 AGE_CHANNELS = 1 + 2 * _NUM_WAVES
 
@@ -227,7 +226,7 @@ class RelativeTime:
             assert isinstance(past, Tensor)
             found.append(past)
         if node_type == self.season:
-            turn = nodes.seed_time.double() / _YEAR_US % 1 * (2 * math.pi)
+            turn = nodes.seed_time.double() / YEAR_US % 1 * (2 * math.pi)
             waves = torch.stack([turn, 2 * turn], dim=1)
             found.append(torch.cat([waves.sin(), waves.cos()], dim=1).float())
         return torch.cat(found, dim=1)

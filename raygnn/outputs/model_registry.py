@@ -16,13 +16,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from raygnn.console import say
-from raygnn.data.checksums import (
-    Checksum,
-    Seal,
-    checksum,
-    file_checksums,
-    find_damage,
-)
+from raygnn.data.checksums import Checksum, Seal, checksum, file_checksums, find_damage
 from raygnn.data.filesystem import (
     absolute,
     exists,

@@ -224,7 +224,7 @@ def find_spec(loaded: LoadedConfig, bundle: Bundle) -> ModelSpec | None:
         check_exact_class(model_class, config.model.type)
     spec = None
     if is_of_raygnn(config.model):
-        from raygnn.loops.tasks.build_encoder import check_inputs, make_spec
+        from raygnn.loops.tasks.find_inputs import check_inputs, make_spec
 
         losses = [loss for of_task in config.single_tasks for loss in of_task.losses]
         if all(is_of_raygnn(loss) or loss.type.startswith("torch.") for loss in losses):

@@ -18,12 +18,7 @@ from pydantic_core import from_json
 
 from raygnn.config import load_config
 from raygnn.console import warn
-from raygnn.data.checksums import (
-    Checksum,
-    Seal,
-    file_checksums,
-    find_damage,
-)
+from raygnn.data.checksums import Checksum, Seal, file_checksums, find_damage
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.event_log import EventLog
 from raygnn.data.extended_bundle import ExtendedBundle

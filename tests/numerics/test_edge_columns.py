@@ -14,8 +14,8 @@ from raygnn.config import load_config
 from raygnn.data.bundle import Bundle
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.loops.task import TaskEnvironment
-from raygnn.loops.tasks.build_encoder import find_standardization
 from raygnn.loops.tasks.exact_encoding import encode_exactly
+from raygnn.loops.tasks.find_inputs import find_standardization
 from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.loops.tasks.node_classification.task import NodeClassification
 from raygnn.models.exact import ExactOptions

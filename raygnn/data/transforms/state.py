@@ -27,6 +27,7 @@ VERSION = 1  # version of the saved states and their arithmetic
 
 _DAY_S = 86_400.0
 YEAR_S = 365.25 * _DAY_S
+YEAR_US = YEAR_S * 1e6
 _MONDAY_D = 3  # 1970-01-01 was a Thursday
 _CLIP = 1e-7 - np.spacing(1)  # as QuantileTransformer: the least share that a normal score is of
 

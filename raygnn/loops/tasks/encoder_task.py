@@ -24,7 +24,6 @@ from raygnn.loops.tasks.build_encoder import (
     feature_store,
     find_shared_leaves,
     graph_store,
-    make_spec,
 )
 from raygnn.loops.tasks.build_sampler import (
     build_sampler,
@@ -33,6 +32,7 @@ from raygnn.loops.tasks.build_sampler import (
     with_own_neighborhoods,
 )
 from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly
+from raygnn.loops.tasks.find_inputs import make_spec
 from raygnn.loops.tasks.node_classification.target import find_past_labels
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
 from raygnn.metrics import as_metric
