@@ -7,57 +7,41 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike, fspath
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
-from torch import Tensor, nn
-from torch_geometric.explain import CaptumExplainer, Explainer, GNNExplainer
-from torch_geometric.explain.config import ModelConfig
+from torch import Tensor
 
 from raygnn.console import warn
-from raygnn.data.bundle import SeedRows
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import join, write_text
 from raygnn.data.history import HistoryColumn
-from raygnn.data.links.supervision import SeedEdges
 from raygnn.data.manifest import Manifest
 from raygnn.data.tables.read_ids import original_ids
 from raygnn.errors import ConfigError
 from raygnn.inference.applied_model import AppliedModel
-from raygnn.inference.explain_options import GNN_EXPLAINER, ExplainOptions
+from raygnn.inference.explain_options import ExplainOptions
 from raygnn.inference.explained_inputs import Element, InputNames, Words
-from raygnn.inference.explained_rungs import Fact, RowRungs, margin, rungs_of_row
+from raygnn.inference.explained_rungs import Fact, margin
+from raygnn.inference.explained_seeds import Seed
+from raygnn.inference.gnn_explainer import build_explainer, importance
 from raygnn.inference.output_folder import PICTURE, OutputFolder
 from raygnn.inference.result_tables import Table
-from raygnn.inference.row_tables import times_of
 from raygnn.loops.blend import GNN, Share
 from raygnn.loops.model_spec import ModelSpec
-from raygnn.loops.tasks.edge_prediction.task import EdgeRows
 from raygnn.loops.tasks.label_target import LabelOutput
-from raygnn.loops.tasks.node_classification.task import NodeClassification, seeds_of
-from raygnn.models.graph_encoder import EdgePredictor
-from raygnn.models.label_propagation import LabelScores
 from raygnn.models.masked_model import MaskedModel, typical_rows
 from raygnn.outputs.explanation_picture import Drawn, draw_explanations
-from raygnn.sampling.batch import Batch, EdgeBatch, NodeBatch
+from raygnn.sampling.batch import Batch
 
 #: Tables of explanations.
 TABLES = ("predictions", "parts", "edges", "neighbors", "columns")
 LABELS = "labels"  # the part of the labels around a node
-_EPOCHS, _LR = 40, 0.25
 _STANDS_OUT = 0.1  # of a logit, from which on a sentence names a column
 _SHARE_OF_STD = 0.05  # the same of the standard deviation of numbers
 _SHARE_OF_LARGEST = 0.05  # effects below it are not named
-# Without PyG's entropy, which moves masks to 0 or 1 before the loss says which: what is largest is
-# chosen afterwards. docs/decisions.md has the figures.
-_COEFFICIENTS = {"edge_size": 1.0, "node_feat_size": 0.5, "edge_ent": 0.0, "node_feat_ent": 0.0}
-_MODES = {
-    "multi_class": ModelConfig("multiclass_classification", "node", "raw"),
-    "multi_label": ModelConfig("binary_classification", "node", "probs"),
-    "regression": ModelConfig("regression", "node", "raw"),
-}
 
 
 @dataclass(frozen=True)
@@ -107,72 +91,6 @@ class Explanations:
                 tables[name] = {"files": [file]}
             write_text(join(folder.staged_uri, PICTURE), self.picture)
             folder.finish({"what": "explanations", "tables": tables})
-
-
-@dataclass(frozen=True)
-class Seed:
-    """The node or pair of a batch whose prediction is explained.
-
-    Attributes:
-        ids: columns of one row, original ids.
-        ends: the node or the two nodes, as node type and local id.
-        head: see `MaskedModel`.
-        rungs: of the blend that predicts; None if encoder and head predict alone.
-        labels: logits of the labels around the node, [1, num_outputs]; None if it reads none.
-    """
-
-    ids: Mapping[str, pa.Array]
-    ends: Sequence[tuple[str, int]]
-    head: Callable[[Mapping[str, Any]], Tensor]
-    rungs: RowRungs | None = None
-    labels: Tensor | None = None
-
-
-def seed_node(batch: NodeBatch, applied: AppliedModel, rows: SeedRows | None = None) -> Seed:
-    """The only node of a batch, or the only one of some rows."""
-    name, index, model = batch.node_type, batch.seed_index, cast("Any", applied.model)
-    task, seeds = applied.task, seeds_of(batch)
-    assert isinstance(task, NodeClassification)
-
-    def head(rows: Mapping[str, Any]) -> Tensor:
-        encoded = rows[name]
-        encoded = next(iter(encoded.values())) if isinstance(encoded, Mapping) else encoded
-        return task.outputs_of_gnn(model, model.readout(encoded[index]), seeds)
-
-    positions = batch.input_id.cpu().numpy()
-    dense = positions if rows is None else rows.node_ids(positions)
-    ids = {"id": original_ids(applied.bundle, name, dense)}
-    if rows is not None and rows.time is not None:
-        ids["time"] = times_of(rows, positions)
-    around = getattr(model, "labels", None)
-    labels = None
-    if isinstance(around, LabelScores) and around.is_used:
-        none = torch.zeros(1, task.output.num_outputs, device=index.device)
-        labels = task.outputs_of_gnn(model, none, seeds)
-    return Seed(ids, [(name, int(index[0]))], head, rungs_of_row(task, model, seeds), labels)
-
-
-def seed_pair(
-    batch: EdgeBatch, applied: AppliedModel, edges: SeedEdges, relation: int, as_of: float | None
-) -> Seed:
-    """The only pair of a batch. `as_of`: time of all pairs; None if each has its own."""
-    edge_type, position = edges.edge_type, int(batch.input_id[0])
-    names, index, model = edge_type[::2], batch.end_index, cast("Any", applied.model)
-
-    def head(rows: Mapping[str, Any]) -> Tensor:
-        source, target = (rows[name][end] for name, end in zip(names, index, strict=True))
-        if isinstance(model, EdgePredictor):
-            return model.of_ends(source, target, batch.inputs, batch.end_id)[0]
-        scores: Tensor = model.decoder.score_pairs(source, target, relation)
-        return scores.unsqueeze(1)
-
-    ends = [(name, int(end[0])) for name, end in zip(names, index, strict=True)]
-    ids = {
-        column: original_ids(applied.bundle, name, batch.nodes[name].n_id[[end]].cpu().numpy())
-        for column, (name, end) in zip(("from_id", "to_id"), ends, strict=True)
-    }
-    rows = EdgeRows(edges, np.array([position]), as_of)
-    return Seed(ids, ends, head, rungs_of_row(applied.task, model, rows))
 
 
 def explain_batches(
@@ -311,18 +229,18 @@ class _Explained:
         with masked.explained(), torch.enable_grad():
             masked.check_layers()
             self.hides_edges = masked.hides_edges
-            explainer = _explainer(masked, self._problem, options.method, group)
+            explainer = build_explainer(masked, self._problem, options.method, group)
             target = torch.tensor([self._label]) if self._problem == "multi_class" else None
             with warnings.catch_warnings():
                 # Captum says of each input that it turns gradients on.
                 warnings.filterwarnings("ignore", "Input Tensor .* did not already", UserWarning)
                 target = None if target is None else target.to(outputs.device)
                 made = explainer(masked.x, masked.edge_index, target=target)
-            edges = _importance(made, "edge_mask")
+            edges = importance(made, "edge_mask")
             order = np.argsort(-edges, kind="stable")[: options.num_edges]
             self._kept_edges = order[edges[order] > 0]
             of_columns = np.zeros(len(groups), np.float32)
-            np.maximum.at(of_columns, group.numpy(), _importance(made, "node_mask"))
+            np.maximum.at(of_columns, group.numpy(), importance(made, "node_mask"))
             order = np.argsort(-of_columns, kind="stable")
             kept = np.zeros(len(groups), bool)
             kept[order[:num_kept]] = of_columns[order[:num_kept]] > 0
@@ -637,70 +555,6 @@ class _Explained:
     def _rows(self, num_rows: int, columns: Mapping[str, Any]) -> pa.Table:
         first = pa.array(np.zeros(num_rows, np.int64))
         return pa.table({**{n: ids.take(first) for n, ids in self._seed.ids.items()}, **columns})
-
-
-class _GNNExplainer(GNNExplainer):
-    """GNNExplainer, arXiv:1903.03894, with equal initial masks: equal edges get equal importance,
-    and inputs that do not affect the prediction keep a mask of 0. The size of a neighborhood does
-    not change the cost of an edge.
-    """
-
-    def __init__(self, group: Tensor) -> None:
-        """`group`: int64 [num_elements], column of each element; elements of one have one mask."""
-        super().__init__(epochs=_EPOCHS, lr=_LR, edge_reduction="mean", **_COEFFICIENTS)
-        self._group = group
-        self._first = torch.tensor(
-            [group.tolist().index(i) for i in dict.fromkeys(group.tolist())], dtype=torch.int64
-        )
-
-    def _initialize_homogeneous_masks(
-        self, node_mask_type: Any, edge_mask_type: Any, n: int, f: int, e: int, device: Any
-    ) -> None:
-        def mask(kind: Any, *shape: int) -> nn.Parameter | None:
-            return None if kind is None else nn.Parameter(torch.zeros(*shape, device=device))
-
-        self.node_mask, self.edge_mask = mask(node_mask_type, 1, f), mask(edge_mask_type, e)
-        if self.node_mask is not None:
-            self.node_mask.register_hook(self._tied)
-
-    def _tied(self, gradient: Tensor) -> Tensor:
-        """Gives all elements of a column the same gradient, so that their masks stay equal."""
-        group = self._group.to(gradient.device)
-        total = gradient.new_zeros(len(self._first)).index_add(0, group, gradient[0])
-        return total[group][None]
-
-    def _add_mask_regularization(
-        self, loss: Tensor, mask: Tensor, hard_mask: Tensor, *coefficients: Any
-    ) -> Tensor:
-        if mask is self.node_mask:  # a column costs the same whatever its width
-            mask, hard_mask = mask[:, self._first], hard_mask[:, self._first]
-        if not hard_mask.any():  # PyG would take the mean of no elements
-            return loss
-        out: Tensor = super()._add_mask_regularization(loss, mask, hard_mask, *coefficients)
-        return out
-
-
-def _explainer(masked: MaskedModel, problem: str, method: str, group: Tensor) -> Explainer:
-    is_ours = method == GNN_EXPLAINER
-    of_columns = "common_attributes" if is_ours else "attributes"
-    return Explainer(
-        masked,
-        algorithm=_GNNExplainer(group) if is_ours else CaptumExplainer(method),
-        explanation_type="phenomenon" if problem == "multi_class" else "model",
-        model_config=_MODES[problem],
-        node_mask_type=of_columns if masked.elements else None,
-        edge_mask_type="object" if masked.masks_edges else None,
-    )
-
-
-def _importance(made: Any, name: str) -> np.ndarray:
-    """float32 by edge, or by element of a row, summed over the rows of an attribution."""
-    mask = made.get(name)
-    if mask is None:
-        return np.zeros(made.edge_index.shape[1] if name == "edge_mask" else 0, np.float32)
-    of_each = mask.detach().abs()
-    total: Tensor = of_each.sum(dim=0) if of_each.dim() == 2 else of_each
-    return total.float().cpu().numpy()
 
 
 def _shown_column(fact: Fact) -> str:

@@ -32,14 +32,8 @@ from raygnn.inference.applied_model import (
 )
 from raygnn.inference.embeddings import NodeEncoder
 from raygnn.inference.explain_options import ExplainOptions
-from raygnn.inference.explanations import (
-    Explanations,
-    Seed,
-    check_explained,
-    explain_batches,
-    seed_node,
-    seed_pair,
-)
+from raygnn.inference.explained_seeds import Seed, seed_node, seed_pair
+from raygnn.inference.explanations import Explanations, check_explained, explain_batches
 from raygnn.inference.export import pyg_graph
 from raygnn.inference.job import TableRequest, TopKOptions, TopKRequest, find_score, relation_of
 from raygnn.inference.neighbor_search import EdgeValues, build_decoder

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from raygnn.config import Component, Config, LoadedConfig, build
-from raygnn.config.training_section import PrecisionMap
+from raygnn.config import Component, LoadedConfig, build
 from raygnn.errors import ConfigError, ResourceError, TrainingError
+from raygnn.loops.batch_statistics import BatchStatistics
+from raygnn.loops.precision import Precision, matmul_precision
 from raygnn.models.segment import break_graphs
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import broadcast_initial_weights, run_and_sync_errors
@@ -33,68 +33,6 @@ from raygnn.parallel.sharding import (
     whole_state,
     whole_tensors,
 )
-from raygnn.sampling.batch import Batch
-from raygnn.sampling.sparse_features import SparseFeatures
-
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-#: Autocast runs matrix products in this type; weights stay in float32.
-_MIXED = {"bf16-mixed": torch.bfloat16, "fp16-mixed": torch.float16}
-#: Columns of a batch that a model computes with.
-_INPUTS = frozenset({"x", "edge_attr", "edge_weight"})
-
-
-class Precision:
-    """`training.precision`, for one device."""
-
-    def __init__(self, setting: str | PrecisionMap, device: torch.device) -> None:
-        self._device = device
-        self._autocast = _MIXED.get(setting) if isinstance(setting, str) else None
-        if isinstance(setting, str):
-            one = "bf16" if setting == "bf16-true" else "fp32"
-            setting = PrecisionMap.model_validate(dict.fromkeys(PrecisionMap.model_fields, one))
-        self._map = setting
-        #: Small gradients of float16 become 0: the loss is scaled up, and the gradients back.
-        self.scales_loss = self._autocast == torch.float16
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        if self._autocast is None:
-            return nullcontext()
-        return torch.autocast(self._device.type, dtype=self._autocast)
-
-    def apply(self, module: nn.Module) -> None:
-        """Casts weights and buffers once, and float columns of each later batch."""
-        for parameter in module.parameters():
-            parameter.data = _cast(parameter.data, _DTYPES[self._map.param])
-        for owner in module.modules():
-            for name, buffer in owner.named_buffers(recurse=False):
-                setattr(owner, name, _cast(buffer, _DTYPES[self._map.buffer]))
-        module.register_forward_pre_hook(self._cast_batch)
-
-    def _cast_batch(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        batch: Batch = inputs[0]
-        dtype = _DTYPES[self._map.input]
-        for nodes in batch.nodes.values():
-            for name in _INPUTS & nodes.columns.keys():
-                column = nodes.columns[name]
-                nodes.columns[name] = (
-                    column.apply(lambda tensor: _cast(tensor, dtype))
-                    if isinstance(column, SparseFeatures)
-                    else _cast(column, dtype)
-                )
-        for edges in batch.edges.values():
-            for name in _INPUTS & edges.columns.keys():
-                edges.columns[name] = _cast(edges.columns[name], dtype)
-
-
-def matmul_precision(config: Config, device: torch.device) -> str | None:
-    """Precision of float32 products on a device; None leaves torch's setting."""
-    return config.training.matmul_precision or ("high" if device.type == "cuda" else None)
-
-
-def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Keeps float64, which the user chose, unless a precision below float32 is configured."""
-    is_wide = tensor.dtype == torch.float64 and dtype == torch.float32
-    return tensor if is_wide or not tensor.is_floating_point() else tensor.to(dtype)
 
 
 def compile_module(module: nn.Module, device: torch.device) -> None:
@@ -419,103 +357,3 @@ def _finite_norm(gradients: dict[str, Tensor], known: dict[str, float], step: in
             id="training-gradient-not-finite",
         )
     return math.hypot(*norms.values())
-
-
-class BatchStatistics:
-    """Running statistics of batch norms that move once per step, equal for any number of workers.
-
-    torch moves them in each forward pass, so they depend on the order of micro-batches on a rank.
-    Here, a forward pass in training mode adds its statistics, times its rows, to `sums` instead.
-    Summed over ranks, these move the running statistics once per step, by the mean over its
-    micro-batches weighted by rows. With one micro-batch this equals torch. A norm that has seen no
-    rows in a step does not change.
-
-    Attributes:
-        sums: [total], of all norms; to be summed over ranks before `move`.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        norms: list[Any] = [
-            norm
-            for norm in module.modules()
-            if isinstance(norm, _BatchNorm) and isinstance(norm.running_mean, Tensor)
-        ]
-        wide = any(b.dtype == torch.float64 for norm in norms for b in norm.buffers())
-        device = norms[0].running_mean.device if norms else None
-        sizes = [2 * norm.num_features + 1 for norm in norms]
-        dtype = torch.float64 if wide else torch.float32
-        self.sums = torch.zeros(sum(sizes), dtype=dtype, device=device)
-        self._norms = [
-            _NormStatistics(norm, part)
-            for norm, part in zip(norms, self.sums.split(sizes), strict=True)
-        ]
-
-    def clear(self) -> None:
-        """Discards the collected sums. Forward passes between steps do not count."""
-        if self._norms:
-            self.sums.zero_()
-
-    def move(self) -> None:
-        for norm in self._norms:
-            norm.move()
-
-    def owns(self, buffer: Tensor) -> bool:
-        """Whether a buffer belongs to one of these norms, and is therefore equal on all ranks."""
-        return any(buffer is mine for norm in self._norms for mine in norm.module.buffers())
-
-
-class _NormStatistics:
-    def __init__(self, module: Any, sums: Tensor) -> None:
-        self.module = module
-        self._sums = sums
-        # With a momentum of 1 torch leaves the statistics of a forward pass here.
-        self._mean = torch.zeros_like(module.running_mean)
-        self._variance = torch.zeros_like(module.running_var)
-        self._kept: tuple[Any, ...] | None = None
-        module.register_forward_pre_hook(self._before)
-        module.register_forward_hook(self._after, always_call=True)
-
-    def _before(self, module: Any, inputs: tuple[Any, ...]) -> None:
-        if not module.training:
-            return
-        self._kept = (
-            module.running_mean,
-            module.running_var,
-            module.num_batches_tracked,
-            module.momentum,
-        )
-        module.running_mean, module.running_var = self._mean, self._variance
-        module.num_batches_tracked, module.momentum = None, 1.0
-
-    def _after(self, module: Any, inputs: tuple[Any, ...], output: Tensor | None) -> None:
-        if self._kept is None:
-            return
-        module.running_mean, module.running_var, *others = self._kept
-        module.num_batches_tracked, module.momentum = others
-        self._kept = None
-        if output is None:  # the forward pass has failed
-            return
-        num_rows = output.numel() // module.num_features
-        mean, variance, rows = self._parts()
-        mean.add_(self._mean, alpha=num_rows)
-        variance.add_(self._variance, alpha=num_rows)
-        rows.add_(num_rows)
-
-    @torch.no_grad()
-    def move(self) -> None:
-        norm = self.module
-        *sums, rows = self._parts()
-        has_rows = rows > 0
-        norm.num_batches_tracked.add_(has_rows.squeeze())
-        momentum = norm.momentum
-        if momentum is None:  # the mean over all steps
-            momentum = 1.0 / norm.num_batches_tracked.clamp(min=1)
-        factor = has_rows * momentum
-        for running, total in zip((norm.running_mean, norm.running_var), sums, strict=True):
-            mean = total / rows.clamp(min=1)
-            running.copy_(running.to(mean.dtype) * (1 - factor) + mean * factor)
-
-    def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
-        width = self.module.num_features
-        mean, variance, rows = self._sums.split([width, width, 1])
-        return mean, variance, rows

@@ -13,7 +13,7 @@ import torch
 
 from raygnn.console import count, prints_lines, say, show_left, show_performance
 from raygnn.loops.callbacks import Callback
-from raygnn.loops.optimization import matmul_precision
+from raygnn.loops.precision import matmul_precision
 from raygnn.outputs.run_folder import RunFolder
 from raygnn.sampling.batch_sequence import JointBatches
 

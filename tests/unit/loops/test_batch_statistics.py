@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn.norm import BatchNorm
 
-from raygnn.loops.optimization import BatchStatistics
+from raygnn.loops.batch_statistics import BatchStatistics
 
 WIDTH = 3
 

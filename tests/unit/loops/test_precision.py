@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from raygnn.config import load_config
-from raygnn.loops.optimization import Optimization, Precision, matmul_precision
+from raygnn.loops.optimization import Optimization
+from raygnn.loops.precision import Precision, matmul_precision
 from raygnn.sampling import NodeBatch
 from tests.batches import batch_of
 from tests.errors import raises
