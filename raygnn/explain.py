@@ -46,7 +46,7 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
     if options.nodes is None and options.rows is None and options.pairs is None:
         raise ConfigError("--nodes is missing. Name ids.", id="explain-option-missing")
     from raygnn.data.tables.read_ids import read_ids, read_pairs
-    from raygnn.inference.explain_options import ExplainOptions
+    from raygnn.inference.explain.options import ExplainOptions
     from raygnn.inference.output_folder import OutputFolder
     from raygnn.inference.row_tables import read_rows
     from raygnn.trained_model import load

@@ -18,8 +18,8 @@ from raygnn.data.time_units import Time
 from raygnn.errors import ConfigError
 from raygnn.inference.applied_model import load_module, set_up_task, used_recommender
 from raygnn.inference.evaluate import Judged, judge_model, probe_model
-from raygnn.inference.explain_options import ExplainOptions
-from raygnn.inference.explanations import Explanations
+from raygnn.inference.explain.explanations import Explanations
+from raygnn.inference.explain.options import ExplainOptions
 from raygnn.inference.export import export_onnx, export_program
 from raygnn.inference.extended_graph import ExtendedGraph
 from raygnn.inference.open_graph import OpenGraph

@@ -31,9 +31,9 @@ from raygnn.inference.applied_model import (
     warn_of_missing,
 )
 from raygnn.inference.embeddings import NodeEncoder
-from raygnn.inference.explain_options import ExplainOptions
-from raygnn.inference.explained_seeds import Seed, seed_node, seed_pair
-from raygnn.inference.explanations import Explanations, check_explained, explain_batches
+from raygnn.inference.explain.explanations import Explanations, check_explained, explain_batches
+from raygnn.inference.explain.options import ExplainOptions
+from raygnn.inference.explain.seeds import Seed, seed_node, seed_pair
 from raygnn.inference.export import pyg_graph
 from raygnn.inference.job import TableRequest, TopKOptions, TopKRequest, find_score, relation_of
 from raygnn.inference.neighbor_search import EdgeValues, build_decoder

@@ -20,7 +20,7 @@ from raygnn.data.edge_types import edge_type_name
 from raygnn.data.event_log import EventLog
 from raygnn.data.time_units import Time
 from raygnn.errors import ConfigError, DataError
-from raygnn.inference.explain_options import ExplainOptions
+from raygnn.inference.explain.options import ExplainOptions
 from raygnn.inference.extended_graph import ExtendedGraph
 from raygnn.inference.logged_rows import LoggedRows
 from raygnn.inference.open_graph import OpenGraph

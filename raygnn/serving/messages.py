@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from raygnn.data.plain_json import read_json, refuse
-from raygnn.inference.explain_options import ExplainOptions
+from raygnn.inference.explain.options import ExplainOptions
 from raygnn.inference.job import TopKOptions
 
 #: Neighbors in one answer: anchors times k.

@@ -18,7 +18,7 @@ import raygnn.explain
 import raygnn.train
 from raygnn.data.added_rows import AddedRows
 from raygnn.data.tables.graph_tables import edge_rows, node_rows, write_tables
-from raygnn.inference.explanations import TABLES
+from raygnn.inference.explain.explanations import TABLES
 from raygnn.inference.extended_graph import ExtendedGraph
 from raygnn.loops.model_spec import TREES_FILE
 from raygnn.metrics import AUROC, metrics_of

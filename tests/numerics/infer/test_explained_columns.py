@@ -21,7 +21,7 @@ from raygnn.data.tables.graph_tables import (
     node_rows,
     write_tables,
 )
-from raygnn.inference.explanations import Explanations
+from raygnn.inference.explain.explanations import Explanations
 from raygnn.loops.blend import Blend, Share
 from raygnn.loops.tasks import label_task
 from tests.numerics.infer.conftest import dates

@@ -23,8 +23,8 @@ import raygnn
 import raygnn.explain
 import raygnn.train
 from raygnn.inference import explanations
-from raygnn.inference.explain_options import CAPTUM_METHODS
-from raygnn.inference.explanations import Explanations
+from raygnn.inference.explain.explanations import Explanations
+from raygnn.inference.explain.options import CAPTUM_METHODS
 from raygnn.models import Encoder
 from tests.errors import assert_reports, raises
 from tests.graph_writer import write_graph

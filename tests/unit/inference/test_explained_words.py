@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from raygnn.data.history import HistoryColumn
-from raygnn.inference.explained_inputs import Words, short_name
+from raygnn.inference.explain.inputs import Words, short_name
 
 DAY = 86_400_000_000
 LOGINS = HistoryColumn("logins", "logins")

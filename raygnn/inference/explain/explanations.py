@@ -22,18 +22,18 @@ from raygnn.data.manifest import Manifest
 from raygnn.data.tables.read_ids import original_ids
 from raygnn.errors import ConfigError
 from raygnn.inference.applied_model import AppliedModel
-from raygnn.inference.explain_options import ExplainOptions
-from raygnn.inference.explained_inputs import Element, InputNames, Words
-from raygnn.inference.explained_rungs import Fact, margin
-from raygnn.inference.explained_seeds import Seed
-from raygnn.inference.gnn_explainer import build_explainer, importance
+from raygnn.inference.explain.gnn_explainer import build_explainer, importance
+from raygnn.inference.explain.inputs import Element, InputNames, Words
+from raygnn.inference.explain.masked_model import MaskedModel, typical_rows
+from raygnn.inference.explain.options import ExplainOptions
+from raygnn.inference.explain.picture import Drawn, draw_explanations
+from raygnn.inference.explain.rungs import Fact, margin
+from raygnn.inference.explain.seeds import Seed
 from raygnn.inference.output_folder import PICTURE, OutputFolder
 from raygnn.inference.result_tables import Table
 from raygnn.loops.blend import GNN, Share
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.label_target import LabelOutput
-from raygnn.models.masked_model import MaskedModel, typical_rows
-from raygnn.outputs.explanation_picture import Drawn, draw_explanations
 from raygnn.sampling.batch import Batch
 
 #: Tables of explanations.

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.data.history import HistoryColumn
-from raygnn.inference.explained_inputs import short_name
+from raygnn.inference.explain.inputs import short_name
 from raygnn.loops.blend import CONSTANT, GNN, LAST_LABEL, TREES, Share
 from raygnn.loops.boosted_trees import BoostedTrees
 from raygnn.loops.task import Task

@@ -15,7 +15,7 @@ from raygnn.data.bundle import SeedRows
 from raygnn.data.links.supervision import SeedEdges
 from raygnn.data.tables.read_ids import original_ids
 from raygnn.inference.applied_model import AppliedModel
-from raygnn.inference.explained_rungs import RowRungs, rungs_of_row
+from raygnn.inference.explain.rungs import RowRungs, rungs_of_row
 from raygnn.inference.row_tables import times_of
 from raygnn.loops.tasks.edge_prediction.task import EdgeRows
 from raygnn.loops.tasks.node_classification.task import NodeClassification, seeds_of

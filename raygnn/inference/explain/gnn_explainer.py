@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch_geometric.explain import CaptumExplainer, Explainer, GNNExplainer
 from torch_geometric.explain.config import ModelConfig
 
-from raygnn.inference.explain_options import GNN_EXPLAINER
-from raygnn.models.masked_model import MaskedModel
+from raygnn.inference.explain.masked_model import MaskedModel
+from raygnn.inference.explain.options import GNN_EXPLAINER
 
 _EPOCHS, _LR = 40, 0.25
 # Without PyG's entropy, which moves masks to 0 or 1 before the loss says which: what is largest is

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
 
+from raygnn.inference.explain.masked_model import MaskedModel
 from raygnn.models import (
     GAT,
     GCN,
@@ -28,7 +29,6 @@ from raygnn.models import (
 )
 from raygnn.models.graph_encoder import GraphEncoder, NodePredictor
 from raygnn.models.learned_rows import Embedding
-from raygnn.models.masked_model import MaskedModel
 from raygnn.models.to_pyg import to_pyg
 from raygnn.sampling.batch import EdgeRecord, HeteroBlock, NodeBatch, NodeRecord
 from tests.batches import batch_of
