@@ -112,11 +112,9 @@ def drop_removed_keys(value: Mapping[str, Any]) -> list[Problem]:
 
 
 #: Components whose type may be left out: args given without a type join the default's.
-DEFAULT_COMPONENTS: Mapping[str, Mapping[str, Any]] = {
-    "task": {"type": "node_classification", "args": {}},
-    "model": {"type": "GraphSAGE", "args": {}},
-    "optimizer": {"type": "Adam", "args": {"lr": 0.005, "weight_decay": 1e-6}},
-    "lr_scheduler": {"type": "ConstantLR", "args": {"factor": 1.0}},
+DEFAULT_COMPONENTS: Mapping[str, Component] = {
+    name: Sections.model_fields[name].default
+    for name in ("task", "model", "optimizer", "lr_scheduler")
 }
 
 
@@ -133,15 +131,15 @@ def fill_dependent_defaults(raw: Mapping[str, Any]) -> dict[str, Any]:
     return filled
 
 
-def _fill_component(component: Any, default: Mapping[str, Any]) -> Any:
+def _fill_component(component: Any, default: Component) -> Any:
     if isinstance(component, str):
         return {"type": component, "args": {}}
     if not isinstance(component, dict) or "type" in component:
         return component
     args = component.get("args", {})
     if not isinstance(args, dict):
-        return {**component, "type": default["type"]}
-    return {**component, "type": default["type"], "args": {**default["args"], **args}}
+        return {**component, "type": default.type}
+    return {**component, "type": default.type, "args": {**default.args, **args}}
 
 
 def _let_batch_size_follow(filled: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raygnn.config import LoadedConfig
 from raygnn.config.training_section import Training
@@ -29,9 +29,6 @@ from raygnn.runtime.data_checks import (
 )
 from raygnn.runtime.data_source import check_source, open_training_tables, run_tables, tables_uri
 from raygnn.runtime.sources import snapshot_records
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
