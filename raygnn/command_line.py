@@ -90,7 +90,7 @@ def add_allow_module(
 
 
 def add_as_of(add: Callable[..., object]) -> None:
-    """Adds `--as-of`, the moment as of which everything is predicted, to a group of options."""
+    """Adds `--as-of`, the moment of all predictions, to a group of options."""
     add("--as-of", metavar="TIME", help="date, number or latest (default: times of the rows)")
 
 

@@ -72,7 +72,7 @@ def decide(run: str | PathLike[str], *, top: float | None = None, cost: float | 
     if not by_split:
         raise RunError(
             f"{fspath(run)} has no rows by probability: it does not predict two classes, was made "
-            "by an earlier raygnn, or has not ended. Name the run of a model of two classes.",
+            "by another version, or has not ended. Name the run of a model of two classes.",
             id="report-no-decisions",
         )
     ((split, figures),) = by_split.items()

@@ -191,7 +191,7 @@ def _rules_of_mode(
     )
 
 
-#: What excludes what between sections.
+#: Keys that exclude each other across sections.
 RULES = (
     Rule("shard-sparse-gradients", "scaling.shard",
          lambda c: not _rows_sharded(c) and c.model.args.get("sparse_embeddings"),

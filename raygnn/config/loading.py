@@ -141,7 +141,7 @@ def load_config(
     early = [*misfits, *resolved.problems]
     broken = [str(problem.path[0]) for problem in early if problem.path]
     config, broken_keys, found = validate(resolved.value, read.texts | resolved.texts, broken)
-    # A place whose value is unknown has no further problems.
+    # A key whose value is unknown is not checked further.
     later = [p for p in found if not any(is_below(p.path, e.path) for e in early)]
     if model is not None:
         config.model.give(model)

@@ -200,7 +200,7 @@ class Override:
 def apply_overrides(
     source: Source, tokens: Sequence[str], defaults: Mapping[str, Any]
 ) -> list[Problem]:
-    """Applies overrides to a source, in order; the last one wins. Returns what is wrong with them.
+    """Applies overrides to a source, in order; the last one wins. Returns their problems.
 
     Args:
         defaults: source of lists that the config does not set, when one of their items is

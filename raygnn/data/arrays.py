@@ -230,7 +230,7 @@ def summable(weights: np.ndarray) -> np.ndarray:
 
 
 def thinned(rows: np.ndarray, most: int) -> np.ndarray:
-    """At most so many rows, every n-th. Of arrays of one length, the same rows."""
+    """Every n-th row, at most `most`. Arrays of one length keep the same rows."""
     return rows[:: -(-len(rows) // most) or 1]
 
 

@@ -192,7 +192,7 @@ def _remove_dead_builds(folder: Path) -> None:
         if owner == folder.name:
             shutil.rmtree(left, ignore_errors=True)
             continue
-        # A live build holds its lock. One that this user may not open is of somebody else, who
+        # A live build holds its lock. One that this user may not open belongs to somebody else, who
         # cleans up himself.
         lock = _lock(folder.parent, owner)
         with suppress(filelock.Timeout, PermissionError), lock.acquire(timeout=0):

@@ -39,7 +39,7 @@ _STORE_CLIENTS = {"adlfs", "aiohttp", "botocore", "gcsfs", "google", "requests",
 MAX_TRIES = 6
 _FIRST_WAIT_S, _LONGEST_WAIT_S, _JITTER_S = 0.5, 8.0, 0.25  # 15.5 s of waiting in all, at least
 
-# A second try would meet the same: what is missing, forbidden or full stays so.
+# A retry would fail too: files stay missing or forbidden, and disks full.
 _LASTING = (
     FileNotFoundError,
     FileExistsError,
@@ -83,7 +83,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_of_content(error: BaseException) -> bool:
-    """Whether an OSError is pyarrow's about damaged content, which has no number."""
+    """Whether an error is pyarrow's OSError for damaged content, which has no errno."""
     return type(error) is OSError and error.errno is None
 
 
@@ -195,7 +195,7 @@ def absolute(uri: str | os.PathLike[str], folder: str = "") -> str:
 
 
 def join(uri: str | os.PathLike[str], *parts: str) -> str:
-    """Joins parts to a path or URI. An absolute path or a URI among the parts starts anew."""
+    """Joins parts to a path or URI. An absolute path or URI among the parts replaces the start."""
     joined = os.fspath(uri)
     for part in parts:
         if _SCHEME.match(part) or part.startswith("/"):
@@ -384,8 +384,8 @@ def write_bytes(uri: str | os.PathLike[str], content: bytes) -> None:
 def create_bytes(uri: str, content: bytes) -> None:
     """Writes a whole file that does not exist yet, and returns when it is durable.
 
-    Of several writers of one file, one succeeds. A write whose answer was lost is repeated, and may
-    then find its own file.
+    If several writers create one file, one succeeds. A write whose answer was lost is repeated, and
+    may then find its own file.
 
     Raises:
         FileExistsError: the file exists.
@@ -406,7 +406,7 @@ def create_bytes(uri: str, content: bytes) -> None:
 
 @contextmanager
 def _written_beside(target: Path, content: bytes) -> Iterator[Path]:
-    """A hidden file with this content beside `target`, synced to disk; removed at the end."""
+    """A hidden file with this content in the folder of `target`, synced; removed at the end."""
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
         with temporary.open("wb") as file:
@@ -501,7 +501,7 @@ def generation(uri: str) -> int | None:
 def write_if_unchanged(uri: str, content: bytes, version: int | None) -> None:
     """Writes a file like `write_bytes`, if its generation is still the given one.
 
-    A version of None writes in any case, as does content above 50 MiB. Raises a FileExistsError if
+    A version of None always writes, as does content above 50 MiB. Raises a FileExistsError if
     the object has changed.
     """
     if version is None or len(content) >= _MAX_BYTES:

@@ -255,7 +255,7 @@ class AppliedModel:
 
 
 def used_recommender(model: nn.Module) -> LinearRecommender | None:
-    """The linear recommender beside an encoder, if it has a weight."""
+    """The linear recommender that an encoder is blended with, if it has a weight."""
     recommender = getattr(model, "factors", None)
     is_used = isinstance(recommender, LinearRecommender) and recommender.is_used
     return recommender if is_used else None

@@ -20,7 +20,7 @@ from raygnn.models.exact import ExactOptions
 from raygnn.parallel.shared_rows import SharedRows
 from raygnn.sampling.loader import RowPlan
 
-# Sampled batches that are made one after the other, so that making the next overlaps.
+# Sampled batches per chunk, so that sampling the next one overlaps with encoding.
 _BATCHES_PER_CHUNK = 16
 
 

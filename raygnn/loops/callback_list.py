@@ -5,7 +5,7 @@ from typing import Any
 
 from raygnn.errors import FAILURES
 
-#: Hooks that every callback gets, whatever failed before: what is open has to be closed.
+#: Hooks that are called even after a failure, so that callbacks can close files.
 _CLOSING = ("on_exception", "on_shutdown")
 
 

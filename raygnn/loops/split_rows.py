@@ -1,4 +1,4 @@
-"""Rows that metrics are of, by hashes, so that runs can be compared on the same ones."""
+"""Hashes of the rows that metrics were computed on, to compare runs on equal rows."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ class Task(ABC, Generic[BatchT]):
         return False
 
     def score_weights(self) -> tuple[float, float] | None:
-        """Weights of the encoder and of closed-form scores beside it; None without such scores."""
+        """Weights of the encoder and of the linear recommender; None without a recommender."""
         return None
 
     @property
@@ -304,7 +304,7 @@ class Task(ABC, Generic[BatchT]):
         return None
 
     def split_rows(self, split: str, num_batches: int | None) -> SplitRows | None:
-        """Rows that metrics of a split are of; None if unknown.
+        """Rows that the metrics of a split are computed on; None if unknown.
 
         `num_batches`: as for `baselines`.
         """

@@ -244,7 +244,7 @@ class ComparedScores:
         self._num_now = 0
         self._totals = np.zeros((num_columns, _NUM_FIXED))
         self._positives: list[list[np.ndarray]] = [[] for _ in range(num_columns)]
-        # Sorted negatives of what is held: a row of scores and, if they have any, one of weights.
+        # Sorted negatives: a row of scores and, if they have weights, a row of weights.
         self._last = [np.empty((1, 0))] * num_columns
         self._file: IO[bytes] | None = None
         self._blocks: list[list[tuple[int, tuple[int, ...]]]] = [[] for _ in range(num_columns)]

@@ -347,7 +347,7 @@ class MetricsByOutput(_MetricsOfParts):
         return self._found or None
 
 
-#: What an evaluation saves in `metrics.json` beside its metrics.
+#: Diagnostics that an evaluation saves in `metrics.json`, besides its metrics.
 Described = Diagnostic | MetricsByOutput | MetricsOverTime | TopRows
 
 _PERIODS = {"month": 1, "quarter": 3, "year": 12}

@@ -272,7 +272,7 @@ def _among_positives(query: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
         query: int64 [num_links], ascending.
         own: [num_links], scores.
     """
-    # By query, then by descending score: what is above a link within its query is greater.
+    # By query, then by descending score: entries before a link in its query have higher scores.
     order = own.argsort(descending=True, stable=True)
     order = order[query[order].argsort(stable=True)]
     sorted_query, score = query[order], own[order]

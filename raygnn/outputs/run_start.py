@@ -164,7 +164,7 @@ def open_run_folder(
         folder.lock(),
     ):
         while not _claim(folder, loaded):
-            pass  # another start has claimed it meanwhile, of which this one is the newer
+            pass  # another start, older than this one, has claimed it meanwhile
         folder.write("config.yaml", loaded.saved_yaml())
         if snapshots:
             folder.write(SNAPSHOTS, json.dumps(snapshots, indent=1) + "\n")

@@ -47,7 +47,7 @@ class SavedModel:
     Attributes:
         uri: folder with `model.safetensors` and `model.json`.
         loaded: its config, with overrides. `data` describes how tables are read, but names no
-            graph: the config's author is not trusted to choose what is opened.
+            graph: the config's author is not trusted to choose files to open.
         graph: the override that names the training graph, as in the config.
         task: the requested task of a model of several, to which config and spec belong.
         whole: the complete model of several tasks.

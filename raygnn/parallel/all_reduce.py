@@ -91,7 +91,7 @@ class UnreadTotals:
 def _numbers(values: Sequence[Tensor | float]) -> list[float]:
     """Reads the scalars among numbers with one wait."""
     scalars = [value for value in values if isinstance(value, Tensor)]
-    # Each call of torch lets threads that sample take their turn, so none is made in vain.
+    # Each call of torch lets sampler threads run, so needless calls are avoided.
     precise = [x if x.dtype == torch.float64 else x.double() for x in scalars]
     read = iter(torch.stack(precise).tolist() if precise else ())
     return [next(read) if isinstance(value, Tensor) else value for value in values]

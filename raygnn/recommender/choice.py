@@ -28,7 +28,7 @@ _RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 #: Weight of an encoder that does not improve the ranking: it orders targets with equal scores.
 _LEAST = 1 / 1024
 _JUDGED_SCORES = 25_000_000  # three of them are in memory at a time: 300 MB
-#: Every setting is judged by so many rows, and the best of these by all.
+#: Rows that judge every setting; the best settings are judged by all rows.
 _FEW_ROWS, _NUM_FINALISTS = 500, 4
 _K = 20
 

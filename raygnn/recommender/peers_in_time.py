@@ -29,7 +29,7 @@ _SCORES_AT_A_TIME = 1 << 22
 
 @dataclass(frozen=True)
 class PeersInTime:
-    """Peers for rows of (anchor, time). Each row is ranked from what is known at its time.
+    """Peers for rows of (anchor, time). Each row is ranked by the links known at its time.
 
     EASE and iALS are fitted at each distinct time or, of large graphs and many times, at fewer:
     then a row reads its links as of its own time, and the last fit before it.

@@ -79,7 +79,7 @@ def _draw(  # type: ignore[no-untyped-def]
         bound = (degree[:, None] + tl.zeros([block, width], tl.int64)).to(tl.uint64, bitcast=True)
         picks = tl.umulhi(bits, bound).to(tl.int64, bitcast=True)
     else:
-        # All draws at once; only what replaces a repeated one depends on earlier picks.
+        # All draws together; only replacements of repeated ones depend on earlier picks.
         last = degree[:, None] - fanout + column[None, :]
         bound = tl.maximum(last + 1, 0).to(tl.uint64, bitcast=True)
         drawn = tl.umulhi(bits, bound).to(tl.int64, bitcast=True)

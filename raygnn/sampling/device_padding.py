@@ -107,7 +107,7 @@ def _name_rows(columns: Mapping[str, Any], ids: Tensor) -> None:
 
 
 class PaddedRows:
-    """Where the rows of padded sections are in the sections of a sample.
+    """Positions of the rows of padded sections in the sections of a sample.
 
     Attributes:
         section, number: int64 [num_rows], section of each row and its number there.
@@ -128,14 +128,14 @@ class PaddedRows:
         """Rows of a sample; added ones are copies of the first row, or 0 without any."""
         if not len(self.source):
             return sample[:0]
-        # Of one element: to index with a number, the host would read it.
+        # A tensor of one element, because indexing with a number makes the host read it.
         first = sample[self.starts[(counts > 0).long().argmax(dim=0, keepdim=True)]]
         first = torch.where(counts.any(), first, 0)
         return torch.where(self.number < counts[self.section], sample[self.source], first)
 
 
 class PaddedEdges:
-    """Where the edges of one type, and their ends, are in a sample.
+    """Positions of the edges of one type, and of their ends, in a sample.
 
     Attributes:
         rows: of the edges.

@@ -101,7 +101,7 @@ class DeviceSampler:
             for t in sampler.fanouts
         }
         self.adjacency = {t: self._on_device(t) for t in sampler.fanouts}
-        #: Number of the first arrival of each node. The last row stands for no node.
+        #: Number of the first arrival of each node. The last row is for padding.
         self._first = {
             t: torch.full((graph.num_nodes(t) + 1,), NEVER, dtype=torch.int32, device=device)
             for t in graph.node_types

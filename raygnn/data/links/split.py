@@ -23,7 +23,7 @@ from raygnn.errors import DataError
 if TYPE_CHECKING:
     from raygnn.config.data_section import HashSplit, TemporalSplit
 
-# Part of the fingerprint of what is kept in a bundle's folder.
+# Part of the fingerprint of files derived in a bundle's folder.
 _VERSION = 1
 
 

@@ -28,7 +28,7 @@ _SLACK = 1.05
 _NO_PART = -1
 # Later passes know the parts of all neighbors; docs/decisions.md has the cut by passes.
 _PASSES = 10
-# METIS knows all parts already; what is left is that each node type is spread evenly.
+# METIS has assigned all parts; this only spreads each node type evenly.
 _PASSES_AFTER_METIS = 1
 # Measured on random graphs, which coarsen worst; docs/decisions.md has the command.
 _BYTES_PER_NEIGHBOR = 120

@@ -22,7 +22,7 @@ from raygnn.data.checksums import type_adapter
 from raygnn.data.transforms.values import Format, Kind, Lists, kind_of, lists, read_numbers, texts
 from raygnn.errors import DataError
 
-GAP = "null or NaN values"  # the rule that is broken where nothing stands for gaps
+GAP = "null or NaN values"  # the broken rule of columns that accept no gaps
 VERSION = 1  # version of the saved states and their arithmetic
 
 _DAY_S = 86_400.0
@@ -56,7 +56,7 @@ class State(ABC):
         """[num_rows, width] of values without gaps."""
 
     def refused(self, values: Any) -> tuple[str, np.ndarray] | None:
-        """The rule that values may break, and which of them do."""
+        """The rule that values may break, and a mask of those that do."""
         return None
 
 

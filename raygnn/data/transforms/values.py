@@ -27,7 +27,7 @@ TransformName = Literal[
     "auto",
 ]
 Missing = Literal["median", "zero", "indicator"]
-#: How people have written what is no ISO date and no plain number.
+#: Other forms of dates and numbers than ISO dates and plain numbers.
 DateFormat = Literal["day_first", "month_first"]
 NumberFormat = Literal["decimal_point", "decimal_comma"]
 Format = Literal[DateFormat, NumberFormat]
@@ -286,7 +286,7 @@ def parsed_times(column: pa.Array, written: Format | None = None) -> tuple[pa.Ar
     """
     column = pc.cast(column, pa.string())
     none = np.zeros(len(column), bool)
-    # Texts are written anew only where there are others than plain ISO 8601.
+    # Texts are rewritten only if some are not plain ISO 8601.
     for is_plain in (True, False):
         column = column if is_plain else _as_iso(column, written)
         try:

@@ -40,7 +40,7 @@ from raygnn.sampling.batch import Batch
 TABLES = ("predictions", "parts", "edges", "neighbors", "columns")
 LABELS = "labels"  # the part of the labels around a node
 _STANDS_OUT = 0.1  # of a logit, from which on a sentence names a column
-_SHARE_OF_STD = 0.05  # the same of the standard deviation of numbers
+_SHARE_OF_STD = 0.05  # the same for numbers, as a share of their standard deviation
 _SHARE_OF_LARGEST = 0.05  # effects below it are not named
 
 

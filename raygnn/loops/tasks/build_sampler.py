@@ -92,6 +92,6 @@ def with_own_neighborhoods(loaded: LoadedConfig, *, is_disjoint: bool = True) ->
 
 
 def takes_latest(config: Config) -> bool:
-    """Whether nodes read the latest of their edges with times, as many as the fanouts."""
+    """Whether nodes read their latest edges, up to the fanout."""
     temporal = config.sampling.temporal
     return temporal is not None and temporal.strategy == LAST

@@ -34,7 +34,7 @@ class EdgeRows:
 
     Attributes:
         positions: int64 [num_rows], of edges.
-        as_of: edges see all events up to it; None: what is earlier than each.
+        as_of: edges see all events up to it; None: those before each edge.
     """
 
     edges: SeedEdges

@@ -25,7 +25,7 @@ from raygnn.recommender.known_links import LinkHistory
 
 #: Scores of rows in memory.
 SCORES_AT_A_TIME = 1 << 24
-#: Metric of the encoder without the recommender beside it.
+#: Metric of the encoder without its recommender.
 ENCODER_NDCG = "full_encoder_ndcg@20"
 
 
@@ -128,7 +128,7 @@ class FullRankingEvaluation(SumMetric):
             queries, candidates = (
                 torch.arange(len(each), device=each.device) for each in (queries, candidates)
             )
-        # Scores in half precision would be tied where their order is what is measured.
+        # Half precision would tie scores, and the metrics measure their order.
         with torch.autocast(queries.device.type, enabled=False):
             return self._ranking.update(queries, candidates, positives, known, score_all)
 

@@ -108,7 +108,7 @@ class NodeClassification(LabelTask[NodeBatch]):
 
     @cached_property
     def _known_labels(self) -> tuple[Splits | None, str | None]:
-        """The labelled nodes of the graph by the model's splits, and what is missing of them."""
+        """Labelled nodes of the graph by the model's splits, and a problem if some are missing."""
         bundle, output, config = self.env.bundle, self.output, self.config
         if output.label_in(bundle) is None:
             return None, f"the graph has no label {output.label!r}"

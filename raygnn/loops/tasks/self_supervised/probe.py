@@ -146,6 +146,6 @@ def _fit(model: Any, inverse_penalty: float, x: np.ndarray, labels: np.ndarray) 
     from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():
-        # A weak penalty may take more iterations than are of use.
+        # A weak penalty may need more iterations than are worthwhile.
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.set_params(C=inverse_penalty).fit(x, labels)

@@ -33,8 +33,8 @@ from raygnn.sampling.views import (
 #: Exponent of the cosine error.
 Power = Annotated[float, Field(ge=1)]
 
-# Added to the squared norm of what is decoded: a node whose neighbors are all masked has zeros,
-# where the gradient of a cosine has no bound.
+# Added to the squared norm of decoded rows: a node whose neighbors are all masked has a row of
+# zeros, at which the gradient of a cosine is unbounded.
 _LEAST_NORM = 1e-2
 
 

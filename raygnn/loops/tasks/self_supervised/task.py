@@ -159,7 +159,7 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
 
     @property
     def can_pad(self) -> bool:
-        """No: views of a batch have as many edges as are drawn."""
+        """False: the number of edges of a view is random."""
         return False
 
     def encode(self, batch: NodeBatch) -> dict[str, Tensor]:
