@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike, fspath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -18,8 +18,6 @@ from raygnn.data.time_units import Time
 from raygnn.errors import ConfigError
 from raygnn.inference.applied_model import load_module, set_up_task, used_recommender
 from raygnn.inference.evaluate import Judged, judge_model, probe_model
-from raygnn.inference.explain.explanations import Explanations
-from raygnn.inference.explain.options import ExplainOptions
 from raygnn.inference.export import export_onnx, export_program
 from raygnn.inference.extended_graph import ExtendedGraph
 from raygnn.inference.open_graph import OpenGraph
@@ -33,6 +31,9 @@ from raygnn.models.to_pyg import to_pyg
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.runtime.data_checks import open_outline
 from raygnn.runtime.data_source import open_bundle, open_tables, tables_source
+
+if TYPE_CHECKING:
+    from raygnn.inference.explain.explanations import Explanations
 
 
 def load(
@@ -206,6 +207,8 @@ class TrainedModel(nn.Module):
         as_of: str | Time | None = None,
         **options: Any,
     ) -> Explanations:
+        from raygnn.inference.explain.options import ExplainOptions
+
         explain_options = ExplainOptions(**options)
         graph = self.open(data, exact=exact, as_of=as_of)
         return graph.explain(nodes, explain_options, rows=rows, pairs=pairs, edge_type=edge_type)

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from copy import copy
 from dataclasses import replace
-from functools import cached_property, lru_cache, partial
-from itertools import islice
-from typing import Any, Self
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.data.added_rows import RowReader
-from raygnn.data.bundle import Bundle, SeedRows
-from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.bundle import Bundle
+from raygnn.data.edge_types import edge_type_name
 from raygnn.data.links.supervision import SeedEdges
 from raygnn.data.manifest import Manifest, TrainingTable
 from raygnn.data.tables.read_ids import Ids, look_up_ids, original_ids
@@ -31,9 +30,6 @@ from raygnn.inference.applied_model import (
     warn_of_missing,
 )
 from raygnn.inference.embeddings import NodeEncoder
-from raygnn.inference.explain.explanations import Explanations, check_explained, explain_batches
-from raygnn.inference.explain.options import ExplainOptions
-from raygnn.inference.explain.seeds import Seed, seed_node, seed_pair
 from raygnn.inference.export import pyg_graph
 from raygnn.inference.job import TableRequest, TopKOptions, TopKRequest, find_score, relation_of
 from raygnn.inference.neighbor_search import EdgeValues, build_decoder
@@ -51,10 +47,11 @@ from raygnn.inference.tables import tables
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.process import process_prepared
 from raygnn.outputs.saved_model import SavedModel
-from raygnn.sampling.batch import Batch, EdgeBatch
-from raygnn.sampling.loader import RowPlan
 
-_NUM_BACKGROUND = 64  # nodes that explained ones are compared with
+if TYPE_CHECKING:
+    from raygnn.inference.explain.explanations import Explanations
+    from raygnn.inference.explain.options import ExplainOptions
+
 _ROWS_PER_PART = 65_536  # rows per file of `raygnn.infer`
 
 
@@ -281,8 +278,12 @@ class OpenGraph:
                 or nodes for a model of edges or links.
             DataError: an id is not in the graph.
         """
+        from raygnn.inference.explain.explain import explain_nodes, explain_pairs
+        from raygnn.inference.explain.explanations import check_explained
+        from raygnn.inference.explain.options import ExplainOptions
+
         check_explained(self._spec)
-        settings = options or ExplainOptions()
+        shared = self._applied, self.manifest(), options or ExplainOptions()
         output = self._spec.output
         has_pairs = bool(output.links) or output.predicted_edges is not None
         has_nodes = (nodes is None) != (rows is None)
@@ -296,59 +297,22 @@ class OpenGraph:
                 id="explain-seeds",
             )
         if has_pairs:
-            return self._explain_pairs(pairs, edge_type, settings)
-        node_type = output.ends[0]
+            relation = 0 if edge_type is None else relation_of(self._spec, edge_type)
+            if len(output.links) > 1:
+                find_score(self._spec, "decoder", None if edge_type is None else relation)
+            ends = self._pairs(pairs)
+            edges = pairs_to_predict(self._spec, self.bundle, *ends, self.times, relation)
+            with self._prepared():
+                return explain_pairs(*shared, edges, relation)
         plan = None
         if nodes is not None:
-            dense = look_up_ids(self.bundle, node_type, nodes, "nodes")
+            dense = look_up_ids(self.bundle, output.ends[0], nodes, "nodes")
         else:
             named = self._named_rows(rows)
             plan = find_rows(self._spec, self._loaded.config, self.bundle, named)
             dense = np.arange(plan.rows.num_rows)
-        loader = self._applied.loader(node_type, dense, plan, batch_size=1)
-        with loader, self._prepared(), closing(loader.iterate(0, 0, len(dense))) as batches:
-            moved = (batch.to(self._applied.env.device) for batch in batches)
-            of_rows = None if plan is None else plan.rows
-            seed = partial(seed_node, applied=self._applied, rows=of_rows)
-            others = partial(self._background, node_type, of_rows)
-            return explain_batches(moved, seed, self._applied, self.manifest(), settings, others)
-
-    def _background(self, node_type: str, of_rows: SeedRows | None) -> Iterator[Batch]:
-        """A batch of other nodes of the type, at the times of the rows."""
-        num = min(_NUM_BACKGROUND, self.bundle.num_nodes(node_type))
-        nodes = np.linspace(0, self.bundle.num_nodes(node_type) - 1, num).astype(np.int64)
-        plan = None
-        if of_rows is not None:
-            times = None if of_rows.time is None else np.resize(np.asarray(of_rows.time), num)
-            plan = RowPlan(replace(of_rows, num_rows=num, nodes=nodes, time=times, split=None))
-            nodes = np.arange(num)
-        loader = self._applied.loader(node_type, nodes, plan, batch_size=num)
-        with loader, closing(loader.iterate(0, 0, 1)) as batches:
-            yield from (batch.to(self._applied.env.device) for batch in batches)
-
-    def _background_of_pairs(self, edge_type: EdgeType) -> Iterator[Batch]:
-        """A batch of edges of the graph."""
-        edges = seed_edges(self._spec, self.bundle, edge_type)
-        with self._edge_tables("predictions", edges) as tables:
-            yield from islice(tables.batches(), 1)
-
-    def _explain_pairs(
-        self, pairs: Any, edge_type: str | None, settings: ExplainOptions
-    ) -> Explanations:
-        relation = 0 if edge_type is None else relation_of(self._spec, edge_type)
-        if len(self._spec.output.links) > 1:
-            find_score(self._spec, "decoder", None if edge_type is None else relation)
-        ends = self._pairs(pairs)
-        edges = pairs_to_predict(self._spec, self.bundle, *ends, self._applied.times, relation)
-
-        with self._prepared(), self._edge_tables("predictions", edges, one_by_one=True) as found:
-
-            def seed(batch: EdgeBatch) -> Seed:
-                return seed_pair(batch, self._applied, edges, relation, found.as_of)
-
-            others = partial(self._background_of_pairs, edges.edge_type)
-            made = found.batches()
-            return explain_batches(made, seed, self._applied, self.manifest(), settings, others)
+        with self._prepared():
+            return explain_nodes(*shared, dense, plan)
 
     def _pairs(self, pairs: Any) -> tuple[np.ndarray, np.ndarray]:
         given = zip(self._spec.output.ends, _columns_of(pairs), strict=True)
@@ -437,14 +401,9 @@ class OpenGraph:
             return
         sources, targets = (dense[is_known] for dense in pairs)
         known = replace(SeedEdges.of_pairs(edge_type, sources, targets), times=own[is_known])
-        with self._edge_tables("embeddings", known) as tables:
+        with closing(EdgeTables("embeddings", self._applied, known)) as tables:
             for of_end, found in zip(rows, tables.end_rows(), strict=True):
                 of_end[torch.from_numpy(is_known)] = found.to(of_end)
-
-    def _edge_tables(
-        self, what: str, edges: SeedEdges, *, one_by_one: bool = False
-    ) -> closing[EdgeTables]:
-        return closing(EdgeTables(what, self._applied, edges, one_by_one=one_by_one))
 
     @cached_property
     def row_reader(self) -> RowReader:

@@ -16,7 +16,7 @@ import raygnn
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-PLUG_INS = ("serving", "loops/tasks/self_supervised")
+PLUG_INS = ("serving", "loops/tasks/self_supervised", "inference/explain")
 
 _PROGRAM = """
 import sys
@@ -30,7 +30,7 @@ assert len(raygnn.load(result.path, [data]).predict().to_pandas()) == 300
 """
 
 
-def test_the_quickstart_trains_without_two_of_the_folders(tmp_path: Path) -> None:
+def test_the_quickstart_trains_without_their_folders(tmp_path: Path) -> None:
     source, copy = Path(raygnn.__file__).parent, tmp_path / "raygnn"
     shutil.copytree(source, copy)
     for folder in PLUG_INS:
