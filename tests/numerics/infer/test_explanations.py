@@ -22,7 +22,7 @@ from torch_geometric.nn import HeteroConv, SAGEConv
 import raygnn
 import raygnn.explain
 import raygnn.train
-from raygnn.inference import explanations
+from raygnn.inference.explain import explanations, gnn_explainer
 from raygnn.inference.explain.explanations import Explanations
 from raygnn.inference.explain.options import CAPTUM_METHODS
 from raygnn.models import Encoder
@@ -113,7 +113,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
 @pytest.fixture
 def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of anything but the quality of masks."""
-    monkeypatch.setattr(explanations, "_EPOCHS", 5)
+    monkeypatch.setattr(gnn_explainer, "_EPOCHS", 5)
 
 
 @pytest.fixture(scope="module")
@@ -148,8 +148,8 @@ def test_fidelity_beats_a_random_mask_of_the_size(planted, explained, monkeypatc
     def shuffled(made: Any, name: str) -> np.ndarray:
         return rng.permutation(found(made, name))
 
-    found = explanations._importance
-    monkeypatch.setattr(explanations, "_importance", shuffled)
+    found = explanations.importance
+    monkeypatch.setattr(explanations, "importance", shuffled)
     model = raygnn.load(planted.run)
     random = model.explain(planted.graph, NODES, num_edges=NUM_CAUSES, num_columns=1)
     ours, others = (
