@@ -35,7 +35,7 @@ from raygnn.errors import ConfigError, DataError, RaygnnError, RuleError
 from raygnn.prepare.csv import CsvSource, csv_tables
 from raygnn.prepare.draft import repair_tables, write_draft
 from raygnn.prepare.drafts.roles import GUESS
-from raygnn.prepare.label_query import LabelQuery, links_have_no_weights, parse_question
+from raygnn.prepare.label_query import LabelQuery, links_have_no_weights, parse_questions
 from raygnn.prepare.labels import LabelTimes, query_tables, write_labels
 from raygnn.prepare.npz import npz_tables
 from raygnn.prepare.pql import translate
@@ -150,6 +150,10 @@ def _write_labels(args: argparse.Namespace) -> None:
     drops, outside = on_error == "drop", args.allow_outside
     labels = write_labels(args.graph, query, times, args.name, drops, args.overwrite, outside)
     print(f"wrote {labels.kind} {args.name} into {redact(args.graph)}")
+    asked = args.predict if query.joined else []
+    for i, question in enumerate(asked):
+        outputs = query.joined[i * args.horizons : (i + 1) * args.horizons]
+        print(f"  {' to '.join(dict.fromkeys((outputs[0], outputs[-1])))}: {question}")
     for line in labels.lines:
         print(f"  {line}")
     for line in labels.warnings:
@@ -158,15 +162,18 @@ def _write_labels(args: argparse.Namespace) -> None:
 
 
 def _translate(args: argparse.Namespace) -> None:
-    if any(each is not None for each in (args.node_type, args.active)):
+    if any((args.node_type, args.active, args.assuming)) or args.horizons != 1:
         raise ConfigError(
-            "--pql is invalid with --for or --active. Write them into the query, as FOR EACH and "
-            "WHERE.",
+            "--pql is invalid with --for, --active, --assuming or --horizons. Write them into the "
+            "query, as FOR EACH, WHERE, ASSUMING and FORECAST.",
             id="prepare-options-clash",
         )
     found = translate(args.pql)
-    args.predict, args.node_type, args.active = found.predict, found.entities, found.active
+    args.predict, args.node_type, args.active = [found.predict], found.entities, found.active
+    args.assuming, args.horizons = found.assuming, found.horizons
     options = {"--predict": found.predict, "--for": found.entities, "--active": found.active}
+    options["--assuming"] = found.assuming
+    options["--horizons"] = str(found.horizons) if found.horizons > 1 else None
     shown = [f"{option} {shlex.quote(text)}" for option, text in options.items() if text]
     print(f"as raygnn asks it: {' '.join(shown)}")
     for note in found.notes:
@@ -183,8 +190,8 @@ def _label_query(args: argparse.Namespace) -> LabelQuery:
                 id="prepare-options-clash",
             )
         tables = query_tables(args.graph, args.allow_outside)
-        more = (args.active, args.weight, args.horizons)
-        query = parse_question(args.predict, args.node_type, tables, *more)
+        more = (args.active, args.weight, args.horizons, args.assuming)
+        query = parse_questions(args.predict, args.node_type, tables, *more)
         if window not in {None, query.window}:
             raise ConfigError(
                 f"--window={args.window!r} is invalid: the question is over {query.window}. "
@@ -192,10 +199,10 @@ def _label_query(args: argparse.Namespace) -> LabelQuery:
                 id="prepare-options-clash",
             )
         return query
-    if window is None or args.active is not None or args.horizons != 1:
+    if window is None or args.active or args.assuming or args.horizons != 1:
         raise ConfigError(
-            "--sql is invalid without --window, or with --active or --horizons. Set the length of "
-            "the label window, such as 30d, and select active entities and labels in the query.",
+            "--sql is invalid without --window, or with --active, --assuming or --horizons. Set "
+            "the length of the label window, such as 30d, and select rows and labels in the query.",
             id="prepare-options-clash",
         )
     with reading_input(args.sql):
@@ -436,7 +443,12 @@ def _add_labels(commands: Any) -> None:
     add = _add_parser(commands, "labels", summary, text, run=_write_labels).add_argument
     add("graph", help="folder of graph.yaml (path or URI)")
     add("--sql", metavar="FILE", help="DuckDB query over timestamps(timestamp) and the tables")
-    add("--predict", metavar="QUESTION", help='such as "count(purchases) over 30d > 0"')
+    add(
+        "--predict",
+        action="append",
+        metavar="QUESTION",
+        help='such as "count(purchases) over 30d > 0"; repeated, the outputs of one model',
+    )
     add("--pql", metavar="QUERY", help="a query of Kumo: PREDICT ... FOR EACH ... WHERE ...")
     add("--for", dest="node_type", metavar="TYPE", help="node type of the entities")
     add("--to", dest="target_type", metavar="TYPE", help="with --sql: node type of listed items")
@@ -446,11 +458,16 @@ def _add_labels(commands: Any) -> None:
         help="with --predict: leave out entities without an event in D before a time",
     )
     add(
+        "--assuming",
+        metavar="QUESTION",
+        help="with --predict: keep rows for which this will hold, such as an offer being made",
+    )
+    add(
         "--horizons",
         type=int,
         default=1,
         metavar="N",
-        help="with --predict: a label for each of the next N windows",
+        help="with --predict: an output for each of the next N windows",
     )
     add(
         "--weight",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import PurePosixPath
@@ -41,7 +41,7 @@ _AGGREGATES = {
 }
 #: Aggregations that are 0 without events. The others have no value then, and make no row.
 _ZERO_WITHOUT_EVENTS = frozenset({"count", "sum", "exists", "distinct"})
-_AS_THEY_ARE = frozenset({"exists", "list", "first", "last"})  # integers are classes
+_AS_THEY_ARE = frozenset({"list", "first", "last"})  # integers are classes
 _WITHOUT_COLUMN = frozenset({"count", "exists", "list"})
 _DEEPEST = 3  # references between an event and an entity, or a column of a condition
 _CHAIN = r'(?:[^\W\d]\w*|"(?:[^"]|"")+")'
@@ -72,7 +72,7 @@ class LabelQuery:
         target_type: type of the elements of a list, for links.
         option: where the query comes from.
         weight: column of the result with the weights of rows.
-        horizons: label columns of successive windows, as one label.
+        joined: columns of several questions or windows, which are one label with as many outputs.
     """
 
     sql: str
@@ -81,7 +81,7 @@ class LabelQuery:
     target_type: str | None = None
     option: str = "--sql"
     weight: str | None = None
-    horizons: tuple[str, ...] = ()
+    joined: tuple[str, ...] = ()
 
 
 def longest(window: str) -> str:
@@ -105,21 +105,22 @@ def _length(window: str) -> timedelta:
     return total
 
 
-def _joint_window(asked: Question) -> str:
+def _joint_window(aggregates: Sequence[Aggregate]) -> str:
     """The SQL interval that contains the windows of all aggregates."""
-    windows = {" ".join(filter(None, (each.offset, each.window))) for each in asked.aggregates}
-    if len(windows) == 1:
-        return windows.pop()
-    longest_ = max(map(_length, windows))
-    if longest_ % timedelta(1):
-        return f"{int(longest_.total_seconds())} seconds"
-    return f"{longest_.days} days"
+    windows = {" ".join(filter(None, (each.offset, each.window))) for each in aggregates}
+    found = max(windows, key=_length)
+    units = {word.removesuffix("s") for window in windows for word in window.split()[1::2]}
+    if len(windows) == 1 or len(units) == 1:
+        return found
+    if _length(found) % timedelta(1):
+        return f"{int(_length(found).total_seconds())} seconds"
+    return f"{_length(found).days} days"
 
 
 def _successive(asked: Question, question: str, number: int) -> list[Question]:
     """The question in so many windows, each of which begins where the one before it ends."""
-    kept = {each.function for each in asked.aggregates} & (_AS_THEY_ARE - {"exists"})
-    if number < 1 or len({each.window for each in asked.aggregates}) > 1 or kept:
+    lengths = {each.window for each in asked.aggregates}
+    if number < 1 or len(lengths) > 1 or (number > 1 and _kind(asked) == "value"):
         raise ConfigError(
             f"--horizons={number} is invalid: {question!r} is asked in successive windows, which "
             "are at least 1, for numbers and comparisons of aggregates over one window. Change "
@@ -136,6 +137,24 @@ def _successive(asked: Question, question: str, number: int) -> list[Question]:
         )
         found.append(replace(asked, aggregates=aggregates))
     return found
+
+
+def _check_joined(asked: Sequence[Question], questions: Sequence[str]) -> None:
+    kinds = {_kind(each) for each in asked}
+    if len(asked) > 1 and (len(kinds) > 1 or "value" in kinds):
+        raise ConfigError(
+            f"--predict={[*questions]} is invalid: one model predicts several numbers, or several "
+            "comparisons, and no columns or lists. Ask for one kind, or make a table for each.",
+            id="labels-joined",
+        )
+
+
+def _kind(asked: Question) -> str:
+    """`comparison`, `number`, or `value` of a column or list."""
+    functions = {each.function for each in asked.aggregates}
+    if asked.is_true_or_false or (asked.is_aggregate and functions == {"exists"}):
+        return "comparison"
+    return "value" if asked.is_aggregate and functions & _AS_THEY_ARE else "number"
 
 
 @dataclass(frozen=True)
@@ -191,8 +210,15 @@ class QueryTables:
                 return found
         return []
 
+    def named(self, name: str, among: Collection[str] | None = None) -> str | None:
+        """The table with a name or, if no name is equal, the only one with other capitals."""
+        names = self.tables if among is None else among
+        found = [each for each in names if each.lower() == name.lower()]
+        return name if name in names else found[0] if len(found) == 1 else None
+
     def is_called(self, node_type: str, name: str) -> bool:
-        return self.tables.get(name) is self.graph.node_types[node_type]
+        found = self.named(name)
+        return found is not None and self.tables[found] is self.graph.node_types[node_type]
 
 
 @dataclass
@@ -236,7 +262,8 @@ class _JoinedRows:
         """SQL of a column that is named by itself or through references."""
         way: list[_Reference] = []
         parts = list(name.parts)
-        if len(parts) > 1 and self.tables.tables.get(parts[0]) is self.tables.tables[self.table]:
+        named = self.tables.named(parts[0]) if len(parts) > 1 else None
+        if named is not None and self.tables.tables[named] is self.tables.tables[self.table]:
             parts.pop(0)
         while True:
             table = way[-1].other if way else self.table
@@ -316,54 +343,61 @@ class _JoinedRows:
         return f"({text})"
 
 
-def parse_question(
-    question: str,
+def parse_questions(
+    questions: Sequence[str],
     entities: str,
     tables: QueryTables,
     active: str | None = None,
     weight: str | None = None,
     horizons: int = 1,
+    assuming: str | None = None,
 ) -> LabelQuery:
-    """Translates a question about entities.
+    """Translates questions about entities. Several are the outputs of one label.
 
     Rows contain entities that exist at a time: from their own time on or, without one, from their
     first event in any table on.
 
     Args:
-        question: `AGGREGATE(TABLE.COLUMN by REFERENCE where CONDITION) over WINDOW after OFFSET >
-            NUMBER`. Column, reference, condition (also at the end), offset and comparison are
-            optional. Several aggregates are joined by `+ - * /`, comparisons, `and`, `or`, `not`.
+        questions: each `AGGREGATE(TABLE.COLUMN by REFERENCE where CONDITION) over WINDOW after
+            OFFSET > NUMBER`. Column, reference, condition (also at the end), offset and comparison
+            are optional. Aggregates are joined by `+ - * /`, comparisons, `and`, `or`, `not`.
         entities: a node type, with an optional condition: `users where country = 'DE'`.
         active: duration before each time, or a comparison such as `count(orders) over 90d > 2`.
             Rows contain only entities with an event in it, or for which it holds.
         weight: SQL of a number, over columns of the entities and of tables that they refer to.
-        horizons: number of successive windows, each with a label.
+        horizons: number of successive windows of each question.
+        assuming: a comparison such as `count(coupons) over 7d > 0`, after each time. Rows contain
+            only entities for which it holds.
     Raises:
         ConfigError: it does not parse, or names unknown tables or columns.
     """
-    asked = parse_expression(question)
-    windows = [asked] if horizons == 1 else _successive(asked, question, horizons)
+    parsed = [parse_expression(question) for question in questions]
+    _check_joined(parsed, questions)
+    asked = parsed
+    if horizons != 1:
+        pairs = zip(parsed, questions, strict=True)
+        asked = [each for pair in pairs for each in _successive(*pair, horizons)]
     entity_name, condition = parse_entities(entities)
-    node_type, graph = str(entity_name), tables.graph
-    if node_type not in graph.node_types:
-        types = choose_from(node_type, list(graph.node_types), "Name one of")
+    node_types = tables.graph.node_types
+    node_type = tables.named(str(entity_name), node_types)
+    if node_type is None:
+        types = choose_from(str(entity_name), list(node_types), "Name one of")
         raise ConfigError(
-            f"--for={entities!r} is invalid: the graph has no node type {node_type!r}. {types}.",
+            f"--for={entities!r} is invalid: the graph has no node type {str(entity_name)!r}. "
+            f"{types}.",
             id="labels-node-type",
         )
-    entity = graph.node_types[node_type]
+    entity = node_types[node_type]
     made, labels = list[_Events](), dict[str, str]()
-    for number, successive in enumerate(windows, start=1):
+    for number, each in enumerate(asked, start=1):
         events = [
-            _events(each, f"e{len(made) + i}", node_type, tables)
-            for i, each in enumerate(successive.aggregates)
+            _events(aggregate, f"e{len(made) + i}", node_type, tables)
+            for i, aggregate in enumerate(each.aggregates)
         ]
-        label = asked.sql.format(*(each.value for each in events))
-        if asked.is_true_or_false:
-            label = f"CAST({label} AS INTEGER)"
-        elif not asked.is_aggregate or asked.aggregates[0].function not in _AS_THEY_ARE:
-            label = f"CAST({label} AS DOUBLE)"  # integers are classes
-        labels[f"label_{number}" if windows[1:] else "label"] = label
+        label = each.sql.format(*(event.value for event in events))
+        if (kind := _kind(each)) != "value":
+            label = f"CAST({label} AS {'INTEGER' if kind == 'comparison' else 'DOUBLE'})"
+        labels[f"label_{number}" if asked[1:] else "label"] = label
         made += events
     target_type = made[0].target_type
     labels = labels if target_type is None else {TARGET: made[0].value}
@@ -382,7 +416,7 @@ def parse_question(
     known = (
         f"SELECT id, min(first) AS since FROM ({known}) WHERE id IS NOT NULL{chosen} GROUP BY ALL"
     )
-    recent = joined = holds = ""
+    recent = joined = ""
     if active is not None and re.fullmatch(r"\s*\d+\s*\w+\s*", active):
         recent = (
             f"recent AS (\n"
@@ -391,21 +425,16 @@ def parse_question(
             f"INTERVAL '{parse_duration(active, '--active')}'),\n"
         )
         joined = "JOIN recent r ON r.timestamp = t.timestamp AND r.id = k.id\n"
-    elif active is not None:
-        past = parse_expression(active, "--active")
-        is_exists = past.is_aggregate and past.aggregates[0].function == "exists"
-        if not (past.is_true_or_false or is_exists):
-            raise past.aggregates[0].name.text.error(
-                "a comparison is missing", "Write one, such as > 0"
-            )
-        earlier = [
-            _events(each, f"p{i}", node_type, tables, is_past=True)
-            for i, each in enumerate(past.aggregates)
-        ]
-        recent = "".join(each.cte for each in earlier)
-        joined = "".join(each.join for each in earlier)
-        test = past.sql.format(*(each.value for each in earlier))
-        holds = f"\nWHERE {test}" if past.is_true_or_false else f"\nWHERE {test} = 1"
+        active = None
+    conditions = {"--active": active, "--assuming": assuming}
+    kept = [
+        _kept_rows(text, option, node_type, tables)
+        for option, text in conditions.items()
+        if text is not None
+    ]
+    recent += "".join(each.cte for rows in kept for each in rows.events)
+    joined += "".join(each.join for rows in kept for each in rows.events)
+    holds = f"\nWHERE {' AND '.join(rows.test for rows in kept)}" if kept else ""
     weighs = ""
     if weight is not None:
         if target_type is not None:
@@ -424,9 +453,40 @@ def parse_question(
         f"{joined}{''.join(each.join for each in made)}".rstrip()
         + holds
     )
-    window, weights = _joint_window(windows[-1]), WEIGHT if weighs else None
-    several = tuple(labels) if windows[1:] else ()
-    return LabelQuery(sql, window, node_type, target_type, "--predict", weights, several)
+    later = [each for rows in kept for each in rows.later]
+    window = _joint_window([*(each for question in asked for each in question.aggregates), *later])
+    weights = WEIGHT if weighs else None
+    outputs = tuple(labels) if asked[1:] else ()
+    return LabelQuery(sql, window, node_type, target_type, "--predict", weights, outputs)
+
+
+@dataclass(frozen=True)
+class _KeptRows:
+    """A condition on rows as SQL.
+
+    Attributes:
+        later: its aggregates if they are of events after a time.
+    """
+
+    events: list[_Events]
+    test: str
+    later: tuple[Aggregate, ...]
+
+
+def _kept_rows(text: str, option: str, node_type: str, tables: QueryTables) -> _KeptRows:
+    asked = parse_expression(text, option)
+    if _kind(asked) != "comparison":
+        raise asked.aggregates[0].name.text.error(
+            "a comparison is missing", "Write one, such as > 0"
+        )
+    is_past = option == "--active"
+    events = [
+        _events(each, f"{'p' if is_past else 'f'}{i}", node_type, tables, is_past)
+        for i, each in enumerate(asked.aggregates)
+    ]
+    test = asked.sql.format(*(each.value for each in events))
+    test = test if asked.is_true_or_false else f"{test} = 1"
+    return _KeptRows(events, test, () if is_past else asked.aggregates)
 
 
 def links_have_no_weights(weight: str) -> ConfigError:
@@ -456,11 +516,12 @@ class _Events:
 def _events(
     asked: Aggregate, alias: str, node_type: str, tables: QueryTables, is_past: bool = False
 ) -> _Events:
-    view, *column = asked.name.parts
-    if view not in tables.tables:
+    name, *column = asked.name.parts
+    view = tables.named(name)
+    if view is None:
         raise asked.name.error(
-            f"the graph has no table {view!r}",
-            choose_from(view, list(tables.tables), "Name one of"),
+            f"the graph has no table {name!r}",
+            choose_from(name, list(tables.tables), "Name one of"),
         )
     time = tables.tables[view].time
     if time is None:

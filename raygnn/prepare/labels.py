@@ -196,7 +196,7 @@ class _RowColumns:
     target: str | None = None
     target_type: str | None = None
     weight: str | None = None
-    horizons: tuple[str, ...] = ()
+    joined: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -229,7 +229,7 @@ class _RowColumns:
             raise _missing(query, result, "a column of labels", "an expression AS label")
         if query.target_type is None:
             made = cls(time, node, fitting[0], labels, weight=weight)
-            return replace(made, horizons=query.horizons)
+            return replace(made, joined=query.joined)
         if len(labels) > 1 or not pa.types.is_list(result.field(labels[0]).type):
             what = "one list of targets beside id and time"
             raise _missing(query, result, what, "list(...) AS target")
@@ -633,8 +633,8 @@ def _declare(
     entry: dict[str, Any]
     if columns.target is None:
         section, files = "training_tables", f"training_tables/{name}.parquet"
-        labels: dict[str, Any] = {"y": [*columns.horizons]}
-        if not columns.horizons:
+        labels: dict[str, Any] = {"y": [*columns.joined]}
+        if not columns.joined:
             labels = {"y" if len(columns.labels) == 1 else label: label for label in columns.labels}
         entry = {"files": files, "node_type": columns.node_type, "node": columns.node}
         weight = {} if columns.weight is None else {"weight": columns.weight}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from raygnn.prepare.question import Text
@@ -32,15 +33,19 @@ _QUOTED = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"")
 _CLAUSES = re.compile(
     r"(PREDICT|FOR\s+EACH|FOR|WHERE|ASSUMING|RANK\s+TOP|CLASSIFY|FORECAST)\b", re.IGNORECASE
 )
-_NO_COUNTERPART = {
-    "ASSUMING": "raygnn does not predict what would be under an assumption",
-    "FORECAST": "raygnn predicts one window; ask once per window, with `after`",
-}
 _TEXT_TESTS = (
+    (r"(?i)\bIS\s+IN\b", "IN"),
     (r"(?i)\bCONTAINS\s+'((?:[^']|'')*)'", r"LIKE '%\1%'"),
     (r"(?i)\bSTARTS\s+WITH\s+'((?:[^']|'')*)'", r"LIKE '\1%'"),
     (r"(?i)\bENDS\s+WITH\s+'((?:[^']|'')*)'", r"LIKE '%\1'"),
 )
+#: A list that contains a value: an event has it.
+_CONTAINS = re.compile(
+    r"(?i)list\((?P<column>\S+?)(?P<where> where .+?)?\) (?P<window>over \w+(?: after \w+)?)"
+    r"\s+(?P<no>NOT\s+)?CONTAINS\s+(?P<value>'(?:[^']|'')*'|[\w.]+)"
+)
+_DATE = re.compile(r"(?<![\w'-])\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d)?)?(?![\w'-])")
+_EVER = 1_000  # years, which stand for a window without a beginning
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,8 @@ class Translation:
     predict: str
     entities: str
     active: str | None
+    assuming: str | None
+    horizons: int
     notes: tuple[str, ...]
 
 
@@ -57,11 +64,15 @@ def translate(pql: str) -> Translation:
     """Translates `PREDICT AGGREGATE(TABLE.COLUMN WHERE ..., START, END, UNIT) FOR EACH TABLE.ID
     WHERE ...`. Raises a ConfigError that marks a part without a counterpart.
     """
-    text = Text(re.sub(r"\s+", " ", pql.strip().rstrip(";")), "--pql")
+    text = Text(_with_quotes(re.sub(r"\s+", " ", pql.strip().rstrip(";"))), "--pql")
     clauses = _split_clauses(text)
-    for name, reason in _NO_COUNTERPART.items():
-        if name in clauses:
-            raise text.error(reason, "Leave it out", at=clauses[name][1])
+    if "CLASSIFY" in clauses:
+        raise text.error(
+            "raygnn ranks the items of a list",
+            "Leave it out or, for probabilities of a few items, repeat --predict, such as "
+            "\"exists(orders where product = 'tea') over 30d\"",
+            at=clauses["CLASSIFY"][1],
+        )
     for name in ("PREDICT", "FOR"):
         if name not in clauses:
             raise text.error(
@@ -71,11 +82,13 @@ def translate(pql: str) -> Translation:
             )
     predict, start = clauses["PREDICT"]
     asked = _translated(text, predict, start, is_past=False)
+    column = re.search(r"\w+\.\w+", predict)
     if asked == predict:
         raise text.error(
             "it predicts a column, not events of a window",
-            "Declare the column as a label in graph.yaml, and train with task: "
-            "node_classification, which predicts it where it is missing",
+            "To fill it in where it is missing, run raygnn prepare draft FOLDER --overwrite "
+            f"--task {column[0] if column else 'TABLE.COLUMN'}; probabilities of its values answer "
+            "comparisons",
             at=start,
         )
     notes = []
@@ -87,9 +100,46 @@ def translate(pql: str) -> Translation:
         notes.append(f"{entities!r} names entities to predict: raygnn infer --rows asks for them")
     if "RANK" in clauses:
         notes.append(f"RANK TOP {clauses['RANK'][0]}: raygnn infer --k returns as many")
+    target = re.match(r"\w+\((\w+)", asked)
     kept, past = _filters(text, clauses.get("WHERE"))
+    events = f"{target[1]}." if target else ""
+    if kept and events != f"{found[1]}." and set(re.findall(r"\w+\.", kept)) == {events}:
+        asked, kept = f"{asked} where {kept}", None  # of the events, not of the entities
     chosen = f"{found[1]} where {kept}" if kept else found[1]
-    return Translation(asked, chosen, past, tuple(notes))
+    assumed = None
+    if "ASSUMING" in clauses:
+        body, start = clauses["ASSUMING"]
+        assumed = _translated(text, body, start, is_past=False)
+        if assumed == body:
+            raise text.error(
+                "raygnn assumes events of a window, not values of a column",
+                "Leave it out",
+                at=start,
+            )
+    horizons = _horizons(text, clauses)
+    return Translation(asked, chosen, past, assumed, horizons, tuple(notes))
+
+
+def _with_quotes(pql: str) -> str:
+    """Texts and dates in single quotes, as in SQL."""
+    parts = re.split(f"({_QUOTED.pattern})", pql)
+    parts[::2] = [_DATE.sub(lambda found: f"'{found[0]}'", part) for part in parts[::2]]
+    for i in range(1, len(parts), 2):
+        if parts[i].startswith('"'):
+            parts[i] = "'" + parts[i][1:-1].replace("'", "''") + "'"
+    return "".join(parts)
+
+
+def _horizons(text: Text, clauses: Mapping[str, tuple[str, int]]) -> int:
+    if "FORECAST" not in clauses:
+        return 1
+    body, start = clauses["FORECAST"]
+    found = re.fullmatch(r"(?i)(\d+)\s+TIMEFRAMES", body)
+    if found is None:
+        raise text.error(
+            "it is not a number of TIMEFRAMES", "Write FORECAST 4 TIMEFRAMES", at=start
+        )
+    return int(found[1])
 
 
 def _split_clauses(text: Text) -> dict[str, tuple[str, int]]:
@@ -161,7 +211,7 @@ def _split(body: str, start: int, pattern: str) -> list[tuple[str, int]]:
 
 
 def _translated(text: Text, body: str, start: int, *, is_past: bool) -> str:
-    """An expression with its aggregates translated."""
+    """An expression with its aggregates and their tests translated."""
     done, at = "", 0
     while at < len(body):
         if skipped := _QUOTED.match(body, at):
@@ -184,7 +234,14 @@ def _translated(text: Text, body: str, start: int, *, is_past: bool) -> str:
         name = _AGGREGATES[call[1].upper()]
         done += _aggregate(text, name, _split(inside, start + call.end(), r"\s*,\s*"), is_past)
         at = end
-    return done
+    return done if done == body else _as_sql(_CONTAINS.sub(_exists, done))
+
+
+def _exists(found: re.Match[str]) -> str:
+    table, column = found["column"].split(".", 1)
+    where = f"{found['where']} and" if found["where"] else " where"
+    negated = "not " if found["no"] else ""
+    return f"{negated}exists({table}{where} {column} = {found['value']}) {found['window']}"
 
 
 def _aggregate(text: Text, name: str, parts: list[tuple[str, int]], is_past: bool) -> str:
@@ -193,8 +250,11 @@ def _aggregate(text: Text, name: str, parts: list[tuple[str, int]], is_past: boo
         raise text.error(
             "a window is missing", "Write AGGREGATE(TABLE.COLUMN, START, END, UNIT)", at=at
         )
-    numbers = []
+    numbers: list[int | None] = []
     for end, at_end in ends[:2]:
+        if is_past and re.fullmatch(r"(?i)-INF(INITY)?", end.strip()):
+            numbers.append(None)
+            continue
         if re.fullmatch(r"[+-]?\d+", end.strip()) is None:
             raise text.error(
                 f"{end.strip()!r} is not an end of a window that raygnn has",
@@ -206,15 +266,18 @@ def _aggregate(text: Text, name: str, parts: list[tuple[str, int]], is_past: boo
     if unit.removesuffix("s") + "s" not in _UNITS:
         raise text.error("the unit is unknown", f"Write {', '.join(_UNITS)}", at=ends[2][1])
     first, last = numbers
+    if last is None:
+        raise text.error("the window has no end", "Write 0", at=ends[1][1])
     near = -last if is_past else first
-    if last <= first or near < 0:
+    if (first is not None and last <= first) or near is None or near < 0:
         side = "ends at 0 or earlier" if is_past else "begins at 0 or later"
         raise text.error(f"the window is not one that {side}", "Write SQL (--sql)", at=ends[0][1])
     letter = _UNITS[unit.removesuffix("s") + "s"]
     table = re.sub(r"\.\*", "", _as_sql(what.strip()))
     table = re.sub(r"(?i)\s+where\s+", " where ", table)
     offset = f" after {near}{letter}" if near else ""
-    return f"{name}({table}) over {last - first}{letter}{offset}"
+    length = f"{_EVER}y" if first is None else f"{last - first}{letter}"
+    return f"{name}({table}) over {length}{offset}"
 
 
 def _as_sql(condition: str) -> str:

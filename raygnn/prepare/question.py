@@ -16,6 +16,13 @@ _NUMBER = r"-?\d+(?:\.\d+)?"
 _NAME = r'[\w-]+|"[^"]+"'
 _CHAIN = rf"(?:{_NAME})(?:\.(?:{_NAME}))*"
 _OPERATOR = r"<=|>=|<>|!=|==|=|<|>"
+_VALUE = rf"(?:'(?:[^']|'')*'|{_NUMBER})"
+#: Comparisons that SQL reads as they are, of a value or of a text such as `last(visits.status)`.
+_TEST = (
+    rf"(?:{_OPERATOR})\s*'(?:[^']|'')*'|is\s+(?:not\s+)?null\b|(?:not\s+)?(?:"
+    rf"i?like\s+'(?:[^']|'')*'|between\s+{_VALUE}\s+and\s+{_VALUE}|"
+    rf"in\s*\(\s*{_VALUE}(?:\s*,\s*{_VALUE})*\s*\))"
+)
 _SKIPPED = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"")
 _DURATION = re.compile(r"(?P<number>[1-9]\d*)\s*(?P<unit>[A-Za-z]+)")
 _UNITS = {
@@ -237,6 +244,9 @@ class _Parser:
     def _comparison(self) -> tuple[str, str]:
         start = self._start()
         sql, kind = self._sum()
+        if (test := self.text.read(_TEST)) is not None:
+            test = re.sub(r"^==", "=", test.strip()).replace("{", "{{").replace("}", "}}")
+            return f"({self._number(sql, kind, start)} {test})", "test"
         operator = self.text.read(_OPERATOR)
         if operator is None:
             return sql, kind

@@ -214,6 +214,31 @@ def test_other_questions_have_no_horizons(
     assert ids_of(capsys.readouterr().err) == ("labels-horizons",)
 
 
+def test_several_questions_are_outputs_of_one_label(
+    shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    questions = ["mean(purchases.amount) over 10d", "count(purchases) over 20d"]
+    singly = []
+    for question in questions:
+        assert _ask(shop, question, "--overwrite") == 0
+        rows = _read(shop)
+        singly.append({(r.user_id, r.timestamp): r.label for r in rows.itertuples()})
+    capsys.readouterr()
+    assert _ask(shop, questions[0], "--predict", questions[1], "--overwrite") == 0
+    assert f"label_1: {questions[0]}\n  label_2: {questions[1]}\n" in capsys.readouterr().out
+    table = Manifest.load(str(shop)).training_tables["asked"]
+    assert (table.window, table.labels["y"].columns) == ("20d", ("label_1", "label_2"))
+    rows = _read(shop)
+    assert len(rows) > 10
+    for row in rows.itertuples():  # a mean of 20 days' time ago is known at fewer times
+        key = row.user_id, row.timestamp
+        assert (row.label_1, row.label_2) == (singly[0].get(key, row.label_1), singly[1][key])
+    assert set(singly[1]) >= {(r.user_id, r.timestamp) for r in rows.itertuples()}
+
+    assert _ask(shop, questions[0], "--predict", "exists(purchases) over 9d", "--overwrite") == 2
+    assert ids_of(capsys.readouterr().err) == ("labels-joined",)
+
+
 def test_amounts_are_numbers_in_the_format_of_the_graph(shop: Path) -> None:
     """Also under a name that the question has to quote."""
     purchases = pd.read_csv(shop / "purchases.csv")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raygnn.prepare.label_query import parse_question
+from raygnn.prepare.label_query import parse_questions
 from raygnn.prepare.pql import translate
 from tests.errors import raises
 from tests.unit.prepare.test_questions import make_tables, query_tables
@@ -55,6 +55,32 @@ from tests.unit.prepare.test_questions import make_tables, query_tables
             "PREDICT LAST(orders.amount, 0, 30, days) FOR users.user_id IN (1, 2)",
             ("last(orders.amount) over 30d", "users", None),
         ),
+        (
+            "PREDICT LAST(ORDERS.product, 0, 1, months) NOT CONTAINS 's1' FOR EACH USERS.user_id "
+            'WHERE users.country = "D\'E" AND LIST_DISTINCT(orders.product, -90, -2) '
+            "NOT CONTAINS 's2' AND COUNT(games.*, -INF, -1, weeks) > 0",
+            (
+                "last(ORDERS.product) over 1mo NOT LIKE '%s1%'",
+                "USERS where users.country = 'D''E'",
+                "(not exists(orders where product = 's2') over 88d after 2d) and "
+                "(count(games) over 1000y after 1w > 0)",
+            ),
+        ),
+        (
+            "PREDICT SUM(orders.amount, 0, 7, days) FORECAST 4 TIMEFRAMES FOR EACH users.user_id "
+            "WHERE orders.day < 2024-02-01 12:45:30 AND orders.product IS IN ('s1', 's2')",
+            (
+                "sum(orders.amount) over 7d where (orders.day < '2024-02-01 12:45:30') and "
+                "(orders.product IN ('s1', 's2'))",
+                "users",
+                None,
+            ),
+        ),
+        (
+            "PREDICT COUNT(orders.*, 0, 30) FOR EACH users.user_id ASSUMING COUNT(games.*, 0, 7) "
+            "> 2 AND SUM(orders.amount, 0, 7) > 10",
+            ("count(orders) over 30d", "users", None),
+        ),
     ],
 )
 def test_queries_become_questions_of_the_graph(
@@ -62,14 +88,24 @@ def test_queries_become_questions_of_the_graph(
 ) -> None:
     found = translate(pql)
     assert (found.predict, found.entities, found.active) == expected
-    assert bool(found.notes) == ("RANK" in pql or " IN " in pql)
-    parse_question(found.predict, found.entities, query_tables(make_tables(0)), found.active)
+    assert bool(found.notes) == ("RANK" in pql or "user_id IN " in pql)
+    assert found.horizons == (4 if "FORECAST" in pql else 1)
+    assumed = "count(games) over 7d > 2 AND sum(orders.amount) over 7d > 10"
+    assert found.assuming == (assumed if "ASSUMING" in pql else None)
+    more = (found.active, None, found.horizons, found.assuming)
+    parse_questions([found.predict], found.entities, query_tables(make_tables(0)), *more)
 
 
 @pytest.mark.parametrize(
     ("pql", "place", "values"),
     [
-        ("PREDICT users.age FOR EACH users.user_id", "users.age", ["node_classification"]),
+        ("PREDICT users.age > 4 FOR EACH users.user_id", "users.age", ["--task users.age"]),
+        (
+            "PREDICT LIST_DISTINCT(o.p, 0, 3) CLASSIFY FOR EACH u.id",
+            "FOR",
+            ["exists(", "--predict"],
+        ),
+        ("PREDICT COUNT(o.*, 0, 3) FORECAST 4 FOR EACH u.id", "4 FOR", ["TIMEFRAMES"]),
         ("COUNT(orders.*, 0, 30)", "COUNT", ["PREDICT"]),
         ("PREDICT COUNT(orders.*, 0, 30)", "PREDICT", ["FOR"]),
         ("PREDICT COUNT(orders.*, -INF, 0) FOR EACH u.id", "-INF", ["window"]),
@@ -77,9 +113,9 @@ def test_queries_become_questions_of_the_graph(
         ("PREDICT COUNT(orders.*) FOR EACH u.id", "orders.*", ["window"]),
         ("PREDICT COUNT(o.*, 0, 3, fortnights) FOR EACH u.id", "fortnights", ["days"]),
         (
-            "PREDICT COUNT(o.*, 0, 3) FOR EACH u.id ASSUMING COUNT(n.*, 0, 1) > 3",
-            "COUNT(n",
-            ["assumption"],
+            "PREDICT COUNT(o.*, 0, 3) FOR EACH u.id ASSUMING u.plan = 'premium'",
+            "u.plan",
+            ["window"],
         ),
         (
             "PREDICT COUNT(o.*, 0, 3) FOR EACH u.id WHERE a = 1 OR COUNT(o.*, -3, 0) > 3",
