@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +31,8 @@ _DAY_US = 86_400_000_000
 _YEAR_US = 365.25 * _DAY_US
 _DAYS = (7, 14, 30, 90, 180, 365, 1095)
 _SHARES = (1 / 64, 1 / 16, 1 / 4)  # of the span of plain numbers
+_LAGS = (7, 28, 364)  # days before a forecast, whole weeks each
+_MAX_LAGS = 32  # windows of a forecast that have lags
 MAX_NUMBERS = 16  # columns of an edge type's events with numbers
 _MAX_CATEGORIES, _NUM_CODES = 8, 3
 _MAX_CODES = 256  # categories that trees read as such, and whose distinct values are counted
@@ -114,6 +117,7 @@ class EventSpec:
         gap: mean time between the events of a node until the end of training.
         windows: ages up to which events count, ascending. Shorter than the gap, a window would say
             what the age of the latest event says.
+        lags: the windows of a forecast a week, a month and a year before, as ages of their ends.
     """
 
     name: str
@@ -121,6 +125,7 @@ class EventSpec:
     attributes: tuple[Attribute, ...]
     gap: float
     windows: tuple[float, ...]
+    lags: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -173,6 +178,7 @@ class HistorySpec:
         window: float | None = None,
         max_age: float | None = None,
         edge_features: Sequence[str] = (),
+        num_windows: int = 1,
     ) -> HistorySpec:
         """Chooses columns by training rows.
 
@@ -183,9 +189,10 @@ class HistorySpec:
             window: the time that a label covers, as `SeedRows.window`, in the unit of the times.
             max_age: age from which on events are not known.
             edge_features: names of features of edges, without the label.
+            num_windows: windows of a forecast that `window` covers, of the same length.
         """
         arrays = _Arrays(bundle)
-        fitting = _Fitting(arrays, feature, edge_features, times, window, max_age)
+        fitting = _Fitting(arrays, feature, edge_features, times, window, max_age, num_windows)
         spec = fitting.history(node_type)
         sample = None if times is None else thinned(times, _MAX_FITTED)
         history = History(bundle, spec, arrays)
@@ -220,6 +227,7 @@ class _Fitting:
     times: np.ndarray | None
     window: float | None
     max_age: float | None
+    num_windows: int
 
     @property
     def bundle(self) -> Bundle:
@@ -237,10 +245,10 @@ class _Fitting:
             found = self.arrays.events(path)
             attributes = tuple(self._attributes(name, path, is_brief=is_brief))
             gap = self._mean_gap(found)
-            windows = self._windows(unit, found.times, gap)
+            windows, lags = self._windows(unit, found.times, gap)
             if is_brief:
-                windows = windows[len(windows) // 2 :][:1]
-            events.append(EventSpec(name, path, attributes, gap, windows))
+                windows, lags = windows[len(windows) // 2 :][:1], ()
+            events.append(EventSpec(name, path, attributes, gap, windows, lags))
         others = () if is_brief else tuple(self._others(node_type, events))
         own = not is_brief
         return HistorySpec(
@@ -364,16 +372,27 @@ class _Fitting:
         begin = np.asarray(self.bundle.column(other, TIME))[ends]
         return bool(np.mean(begin[ends >= 0] >= events.times[ends >= 0]) > 1 / 2)
 
-    def _windows(self, unit: str | None, times: np.ndarray | None, gap: float) -> tuple[float, ...]:
+    def _windows(
+        self, unit: str | None, times: np.ndarray | None, gap: float
+    ) -> tuple[tuple[float, ...], tuple[tuple[float, float], ...]]:
+        """The windows and lags of events."""
         if self.times is None or times is None or not len(self.times) or not len(times):
-            return ()
+            return (), ()
         span = float(self.times.max() - times.min())
         if self.max_age is not None:
             span = min(span, self.max_age)
         own = [] if self.window is None else [self.window, 2 * self.window]
         days = [float(num * _DAY_US) for num in _DAYS]
         regular = days if unit == TIME_UNIT else [share * span for share in _SHARES]
-        return tuple(sorted({float(each) for each in (*regular, *own) if gap < each < span}))
+        windows = {float(each) for each in (*regular, *own) if gap < each < span}
+        lags = []
+        if unit == TIME_UNIT and self.window is not None and self.num_windows > 1:
+            length = self.window / self.num_windows
+            for lag in (float(num * _DAY_US) for num in _LAGS):
+                num = min(self.num_windows, _MAX_LAGS, int(lag / length))
+                if gap < length and lag < span:
+                    lags += [(lag - i * length, lag - (i + 1) * length) for i in range(num)]
+        return tuple(sorted(windows)), tuple(lags)
 
 
 def _fitted(
@@ -688,6 +707,17 @@ class _EventColumns:
             yield from (column("sum", span) for span in spans if attribute.is_summed)
             if is_timed and not is_brief:
                 yield column("last")
+        for older, younger in self._of.lags:
+            span = f"{_span_name(older, spec.unit)} to {_span_name(younger, spec.unit)}"
+            yield HistoryColumn(self._of.name, table, "count", span)
+            for attribute in self._summed_attributes:
+                holder = attribute.owner if isinstance(attribute.owner, str) else table
+                is_age = attribute.kind == "date"
+                yield HistoryColumn(attribute.name, holder, "sum", span, is_age=is_age)
+
+    @property
+    def _summed_attributes(self) -> list[Attribute]:
+        return [each for each in self._of.attributes if each.is_summed and not each.codes]
 
     def _names_of(self, attribute: Attribute) -> tuple[tuple[str, ...], bool]:
         names = self._arrays.column(attribute).names
@@ -711,7 +741,23 @@ class _EventColumns:
                 found += self._columns_of_category(attribute, ranges, of_latest)
             else:
                 found += self._columns_of_number(attribute, ranges, of_latest)
+        if self._of.lags and times is not None:
+            found += self._columns_of_lags(nodes, ranges, times)
         return np.stack(found, axis=1)
+
+    def _columns_of_lags(
+        self, nodes: np.ndarray, ranges: _Ranges, times: np.ndarray
+    ) -> Iterator[np.ndarray]:
+        for ages in self._of.lags:
+            ends = (self._events.until(nodes, times - age) for age in ages)
+            low, high = (np.maximum(end, ranges.oldest) for end in ends)
+            yield (high - low).astype(np.float64)
+            for attribute in self._summed_attributes:
+                sums, number = self._sums_of(attribute), self._num_known(attribute)
+                num: Any = high - low
+                if number is not None:
+                    num = sums_between(number, ranges.first, low, high)
+                yield sums_between(sums, ranges.first, low, high) + attribute.center * num
 
     def latest_sources(self, nodes: np.ndarray, times: np.ndarray | None) -> np.ndarray:
         """int64 [num_rows], the source of each node's latest event; -1 without one."""
@@ -768,7 +814,7 @@ class _EventColumns:
         self, attribute: Attribute, ranges: _Ranges, latest: np.ndarray
     ) -> Iterator[np.ndarray]:
         first, last, center = ranges.first, ranges.last, attribute.center
-        sums = self._running(attribute.name, center, lambda: self._values(attribute))
+        sums = self._sums_of(attribute)
         number = self._num_known(attribute)
         lows = ranges.lows if attribute.is_summed else ranges.lows[self._few]
         nums = [(last - low).astype(np.float64) for low in lows]
@@ -811,6 +857,9 @@ class _EventColumns:
     def _values(self, attribute: Attribute) -> np.ndarray:
         events = self._events
         return self._arrays.values(events, attribute, np.arange(len(events.sources)))
+
+    def _sums_of(self, attribute: Attribute) -> np.ndarray:
+        return self._running(attribute.name, attribute.center, lambda: self._values(attribute))
 
     def _num_known(self, attribute: Attribute) -> np.ndarray | None:
         """Running numbers of events with a value; None if all have one."""

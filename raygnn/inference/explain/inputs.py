@@ -34,6 +34,7 @@ _PHRASES = {
     "since the one before": "{subject} before the latest {value} ago",
     "gap mean": "{subject} every {value}",
 }
+_BETWEEN = " to "  # ends of a span that is a lag
 _YEAR_US, _MINUTE_US = 365.25 * _DAY_US, 60_000_000
 _UNITS = ((_DAY_US, "days"), (_DAY_US / 24, "hours"))
 
@@ -307,6 +308,9 @@ class Words:
     def _within(self, span: str) -> str:
         if span in ("", "all"):
             return ""
+        if _BETWEEN in span:
+            older, younger = span.replace("d", "").split(_BETWEEN)
+            return f" from {older} to {younger} days before"
         days = span.removesuffix("d") if self.is_date else span
         return f" in the last {days} days" if self.is_date else f" in the last {days}"
 
@@ -326,7 +330,7 @@ class Words:
         return text if usual is None else f"{text} (usually {usual:.2g})"
 
     def _span(self, span: str) -> float | None:
-        if span in ("", "all"):
+        if span in ("", "all") or _BETWEEN in span:
             return None
         return float(span.removesuffix("d")) * (_DAY_US if self.is_date else 1)
 

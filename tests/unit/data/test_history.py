@@ -21,6 +21,7 @@ from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows
 from tests.graph_writer import ingest_tables
 
 _USERS, _SHOPS = 6, 4
+_LAGS = ((14.0, 7.0), (20.0, 17.0))
 
 
 def _orders(num_orders: int, seed: int = 0) -> dict[str, np.ndarray]:
@@ -52,7 +53,9 @@ def _bundle(folder: Path, orders: dict[str, np.ndarray], times: str = "edges") -
 def _spec(bundle: Bundle, max_age: float | None = None) -> HistorySpec:
     rng = np.random.default_rng(2)
     rows = rng.integers(0, _USERS, 900), rng.integers(0, 40, 900)
-    return HistorySpec.of(bundle, "user", "x", *rows, window=7, max_age=max_age)
+    spec = HistorySpec.of(bundle, "user", "x", *rows, window=7, max_age=max_age)
+    # Lags are chosen for dates only.
+    return replace(spec, events=tuple(replace(each, lags=_LAGS) for each in spec.events))
 
 
 def _asked() -> tuple[np.ndarray, np.ndarray]:
@@ -70,7 +73,10 @@ def _expected(
     if max_age is not None:
         known &= orders["day"] >= time - max_age
     if what[-1].isdigit():
-        known &= orders["day"] > time - float(what.split()[-1])
+        first, _, last = what.rpartition(" to ")
+        known &= orders["day"] > time - float((first or last).split()[-1])
+        if first:
+            known &= orders["day"] <= time - float(last)
     found = np.flatnonzero(known)
     found = found[np.argsort(orders["day"][found], kind="stable")]
     days = orders["day"][found]
@@ -125,6 +131,7 @@ def test_columns_equal_their_definition(tmp_path: Path, times: str, max_age: flo
     assert {"order.x sum all", "order.x sum 7", "order.x mean all", "order gap std"} <= compared
     assert {"order since the one before", "order.x last", "order.shop.x last"} <= compared
     assert {"order.shop.id last", "order.shop.id=1 count all"} <= compared
+    assert {"order count 14 to 7", "order.x sum 20 to 17"} <= compared
     categories = {name for i, name in enumerate(history.names) if i in history.categorical}
     assert categories == {"order.shop.id last"}
 

@@ -238,6 +238,7 @@ class NodeClassification(LabelTask[NodeBatch]):
 
     def fitted_histories(self, bundle: Bundle) -> Iterable[HistorySpec]:
         target, seeds, train = self.target, self.target.seeds, self.target.splits.train
+        output = target.output
         is_timed = self._rows("train", train[:1]).times is not None
         times = np.asarray(seeds.time)[train] if is_timed else None
         yield HistorySpec.of(
@@ -249,6 +250,7 @@ class NodeClassification(LabelTask[NodeBatch]):
             window_as_time(seeds.window, seeds.time_unit, f"{seeds.place}.window"),
             self.max_age(seeds.time_unit),
             edge_features=(target.arguments.edge_feature or EDGE_ATTR,),
+            num_windows=1 if output.problem == "multi_class" else output.num_outputs,
         )
 
     @cached_property
