@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from raygnn.__main__ import COMMANDS
+from raygnn.json_output import RESULTS
 
 ROOT = Path(__file__).parents[1]
 AGENTS, LLMS = ROOT / "AGENTS.md", ROOT / "docs" / "llms.txt"
@@ -35,7 +36,7 @@ _STEPS = (
         "checks the config and all tables, and estimates time and memory",
     ),
     (
-        "raygnn train TABLES/NAME.yaml --run.name NAME --log-format json",
+        "raygnn train TABLES/NAME.yaml --run.name NAME --json",
         "training.md",
         "trains, validates, tests, and writes `runs/NAME`",
     ),
@@ -104,6 +105,15 @@ def _pages() -> list[tuple[str, list[tuple[str, str]]]]:
     return found
 
 
+def _results() -> list[str]:
+    rows = []
+    for name, values in RESULTS.items():
+        cells = [f"`{key}` ({kind}): {what}" for key, (kind, what) in values.items()]
+        if cells:
+            rows.append(f"| `{name}` | {'; '.join(cells)} |")
+    return rows
+
+
 def agents() -> str:
     """The page for coding agents."""
     steps = [
@@ -128,8 +138,9 @@ def agents() -> str:
             "  is an option: `--optimizer.args.lr 0.002`. [All keys](docs/config-reference.md).",
             "- Every mistake in an input is printed on standard error with a rule, a remedy and an",
             "  [id](docs/errors.md) in brackets, all together. Nothing is written then.",
-            "- `--log-format json` prints one JSON object a line:",
-            "  [events](docs/training.md#what-a-run-prints).",
+            "- Every command has `--json`: one JSON object a line, the",
+            "  [result](#results) last. `raygnn schema output` prints their JSON Schema;",
+            "  [events of a run](docs/training.md#what-a-run-prints).",
             "- A run that is started again under its `--run.name` resumes.",
             "- Whether a result is worth anything: `verdict` and `no_better_than_baseline` in",
             "  `metrics.json`.",
@@ -138,7 +149,18 @@ def agents() -> str:
             "",
             _table(_page("training.md"), "exit status"),
             "",
-            "`raygnn prepare draft` ends with 3 if no column refers to a table.",
+            "These are of all commands. Some end with 3 for another answer: `prepare draft` if no",
+            "column refers to a table, `retrain` if the champion stays, `monitor` if there is an",
+            "alarm.",
+            "",
+            "## Results",
+            "",
+            "The last line of `--json` has `event: result`, `exit_status`, and, unless that is 0,",
+            "`error` (the text) and `ids` (of the errors), and:",
+            "",
+            "| command | values |",
+            "|---|---|",
+            *_results(),
             "",
             "## Files of a run",
             "",

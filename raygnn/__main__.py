@@ -10,7 +10,9 @@ from types import ModuleType
 from typing import NoReturn
 
 from raygnn import __version__
+from raygnn.console import give_result
 from raygnn.errors import ConfigError
+from raygnn.json_output import with_json
 
 #: Subcommands: what each does. `raygnn train ARGS` is `python -m raygnn.train ARGS`.
 COMMANDS = {
@@ -63,8 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(HELP.format(commands=lines), end="")
         return 0
     if command in ("version", "--version"):
-        print(__version__)
-        return 0
+        return _print_version(options)
     if command not in COMMANDS:
         error = ConfigError(
             f"COMMAND={command!r} is invalid: unknown command. Set one of: {', '.join(COMMANDS)}.",
@@ -76,6 +77,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _print_completion(options)
     status: int = command_module(command).main(options)
     return status
+
+
+@with_json
+def _print_version(argv: Sequence[str] | None = None) -> int:
+    print(__version__)
+    give_result(version=__version__)
+    return 0
 
 
 def command_module(command: str) -> ModuleType:
@@ -125,7 +133,8 @@ echo 'source <(raygnn completion zsh)' >> ~/.zshrc
 """
 
 
-def _print_completion(argv: Sequence[str]) -> int:
+@with_json
+def _print_completion(argv: Sequence[str] | None = None) -> int:
     from raygnn.command_line import command_parser
 
     summary = "Prints what completes commands, options and keys of the config in a shell."

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from raygnn.config import LoadedConfig, load_config
-from raygnn.console import print_json, print_nothing, printing, say
+from raygnn.console import print_nothing, printing, say
 from raygnn.data.filesystem import is_storage_error, redact
 from raygnn.errors import ConfigError, PreemptedError, RaygnnError
 from raygnn.loops.signals import Terminated, signals_as_interrupts
@@ -24,7 +24,7 @@ def command_parser(
 ) -> argparse.ArgumentParser:
     """A parser whose help ends with examples. Commands with a usage take config keys too."""
     lines = "".join(f"  {line}\n" for line in examples.strip().splitlines())
-    return argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog=prog,
         usage=usage,
         description=description,
@@ -32,6 +32,9 @@ def command_parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    text = "print one JSON object per line, the result last, see docs/training.md"
+    parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=text)
+    return parser
 
 
 def config_parser(prog: str, usage: str, examples: str) -> argparse.ArgumentParser:
@@ -47,10 +50,7 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     group.add_argument("--quiet", action="store_true", help="print warnings and errors only")
     group.add_argument(
-        "--log-format",
-        choices=["text", "json"],
-        help="text: one line per event, also on a terminal; json: one JSON object per line, "
-        "see docs/training.md",
+        "--log-format", choices=["text"], help="one line per event, also on a terminal"
     )
 
 
@@ -59,9 +59,6 @@ def printing_as(options: argparse.Namespace, *, live: bool = False) -> Iterator[
     """Applies `--quiet` and `--log-format` while a block runs; else `live` shows a live view."""
     if options.quiet:
         with printing(print_nothing):
-            yield
-    elif options.log_format == "json":
-        with printing(print_json):
             yield
     elif live and options.log_format is None and shows_live_view():
         from raygnn.live_view import live_view

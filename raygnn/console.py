@@ -84,12 +84,15 @@ def print_text(event: Event) -> None:
 
 
 def print_json(event: Event) -> None:
-    if event.kind == "progress":
-        return
+    if event.kind != "progress":
+        say_line(json_line(event))
+
+
+def json_line(event: Event) -> str:
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     label = {"label": event.label} if event.label else {}
     record = {"time": now, "event": event.kind, **label, "text": event.text, **event.values}
-    say_line(json.dumps(_finite(record)))
+    return json.dumps(_finite(record))
 
 
 def print_nothing(event: Event) -> None:
@@ -105,6 +108,7 @@ def send_to_driver(event: Event) -> None:
 Printer = Callable[[Event], None]
 
 _printer: Printer = print_text
+_result: dict[str, Any] = {}
 
 
 def print_with(printer: Printer) -> None:
@@ -141,6 +145,18 @@ def say(text: str, kind: str = "message", **values: Any) -> None:
     _printer(Event(kind, text, _label, values))
 
 
+def give_result(**values: Any) -> None:
+    """Adds values to the last line of `--json`."""
+    _result.update(values)
+
+
+def taken_result() -> dict[str, Any]:
+    """The values that were given since the last call."""
+    found = dict(_result)
+    _result.clear()
+    return found
+
+
 def warn(text: str) -> None:
     say(f"{_WARNING}{text}", "warning")
 
@@ -172,9 +188,9 @@ def label_lines(label: str) -> None:
     _label = label
 
 
-def say_line(line: str) -> None:
+def say_line(line: str, stream: TextIO | None = None) -> None:
     # Not print(): Ray Train redirects it to its log as well, and every line would come twice.
-    stream = sys.stdout
+    stream = stream or sys.stdout
     if stream is None:
         return
     encoding = stream.encoding or "utf-8"

@@ -10,13 +10,13 @@ import shutil
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from raygnn import __version__
 from raygnn.command_line import command_parser, exit_process
-from raygnn.console import count, show
+from raygnn.console import count, give_result, show
 from raygnn.data.cache import CACHE_VARIABLE
 from raygnn.data.checksums import Checksum, changed_files, find_damage
 from raygnn.data.filesystem import (
@@ -30,6 +30,7 @@ from raygnn.data.filesystem import (
     write_bytes,
 )
 from raygnn.errors import RaygnnError
+from raygnn.json_output import with_json
 
 _DESCRIPTION = """\
 Checks Python, packages, cores, memory, GPU, cache and cluster, and prints what to set.
@@ -264,6 +265,7 @@ _STORED: dict[str, Callable[[str], Iterator[Check]]] = {
 }
 
 
+@with_json
 def main(argv: Sequence[str] | None = None) -> int:
     return _report(findings(build_parser().parse_args(argv).uri), show)
 
@@ -277,11 +279,12 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _report(reported: Iterator[Check], write: Callable[[str], None]) -> int:
-    failed = False
+    checks = []
     for finding in reported:
-        failed |= finding.level == "fail"
+        checks.append(asdict(finding))
         write(f"{finding}\n")
-    return 1 if failed else 0
+    give_result(checks=checks)
+    return 1 if any(check["level"] == "fail" for check in checks) else 0
 
 
 if __name__ == "__main__":

@@ -12,9 +12,10 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from raygnn.command_line import command_parser, exit_process, exit_status_of
-from raygnn.console import say, show
+from raygnn.console import give_result, say, show
 from raygnn.data.filesystem import redact
 from raygnn.errors import ConfigError, DataError
+from raygnn.json_output import with_json
 
 if TYPE_CHECKING:
     from raygnn.data.event_log import Entry
@@ -179,6 +180,7 @@ def _key(file: str, number: int, rows: Sequence[tuple[str, str]]) -> str:
     return f"{file.rpartition('/')[2][:100]}#{digest}"
 
 
+@with_json
 def main(argv: Sequence[str] | None = None) -> int:
     options = build_parser().parse_args(argv)
     return exit_status_of(
@@ -188,13 +190,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> None:
     if options.action == "compact":
-        show(f"{compact(options.log, options.model, options.graph)}\n")
+        tables = compact(options.log, options.model, options.graph)
+        show(f"{tables}\n")
+        give_result(tables=tables)
         return
     if options.action == "append":
         position = append_file(options.log, options.file, options.type)
     else:
         position = verify(options.log)
     say(f"{redact(options.log)}: position {position:,}")
+    give_result(position=position)
 
 
 def build_parser() -> argparse.ArgumentParser:

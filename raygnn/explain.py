@@ -14,8 +14,9 @@ from raygnn.command_line import (
     exit_process,
     run_command,
 )
-from raygnn.console import say
+from raygnn.console import give_result, say
 from raygnn.errors import ConfigError
+from raygnn.json_output import with_json
 
 _USAGE = """\
 raygnn explain MODEL --graph URI --nodes IDS --out URI [options] [--section.key value ...]
@@ -34,6 +35,7 @@ _NUM_SHOWN = 5  # sentences
 _REQUIRED = {"graph": "the folder or URI of a graph", "out": "a folder to write"}
 
 
+@with_json
 def main(argv: Sequence[str] | None = None) -> int:
     return run_command(_run, build_parser(), argv, interrupted="nothing was written")
 
@@ -69,7 +71,9 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
     for row in explanations.records[:_NUM_SHOWN]:
         ids = [str(row[key]) for key in ("id", "from_id", "to_id", "time") if key in row]
         say(f"{' '.join(ids)}: {row['sentence']}")
-    say(f"explained {len(explanations.predictions)} predictions in {options.out}")
+    num = len(explanations.predictions)
+    say(f"explained {num} predictions in {options.out}")
+    give_result(out=options.out, predictions=num)
 
 
 def _listed(text: str, kind: str) -> list[int] | list[str]:

@@ -19,7 +19,7 @@ from raygnn.command_line import (
     exit_process,
     run_command,
 )
-from raygnn.console import show
+from raygnn.console import give_result, show
 from raygnn.data.bundle import Bundle
 from raygnn.data.extended_bundle import Addition, ExtendedBundle
 from raygnn.data.tables.read_ids import read_ids
@@ -44,6 +44,7 @@ from raygnn.inference.row_tables import (
     request_rows,
 )
 from raygnn.inference.seed_times import find_seed_times
+from raygnn.json_output import with_json
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.runtime.data_source import tables_source
 from raygnn.runtime.launch_inference import Asked, launch_inference
@@ -208,6 +209,7 @@ def _options(out: str | PathLike[str], *how: Any) -> OutputOptions:
     return OutputOptions(uri, is_table(uri), *how)
 
 
+@with_json
 def main(argv: Sequence[str] | None = None) -> int:
     return run_command(_run, build_parser(), argv, interrupted="nothing was written")
 
@@ -231,7 +233,9 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
         else:
             scores = trained.evaluate(split=None if options.metrics == "all" else options.metrics)
         show(json.dumps(scores) + "\n")
-    elif options.table is not None or options.rows is not None:
+        give_result(scores=scores)
+        return
+    if options.table is not None or options.rows is not None:
         _write_rows(options, model, overrides)
     elif options.top_k is None:
         request = chosen("what", "node_types", "new_nodes")
@@ -239,6 +243,7 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
     else:
         neighbors = chosen("anchors_column", *TopKOptions.model_fields)
         top_k(model, options.out, options.top_k, options.anchors, overrides, **neighbors, **shared)
+    give_result(out=options.out)
 
 
 def _write_rows(options: argparse.Namespace, model: str, overrides: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ from raygnn import __version__
 from raygnn.command_line import command_parser, exit_process, exit_status_of
 from raygnn.data.filesystem import exists, join, read_text
 from raygnn.errors import ConfigError
+from raygnn.json_output import with_json
 
 _SUMMARY = """\
 Serves the path from tables to predictions as tools of a coding agent, over standard input and
@@ -30,6 +31,7 @@ _INSTRUCTIONS = (
     "folder in which the server was started. A failed tool says what to change."
 )
 _LAST_LINES = 40
+_OF_EVENTS = ("time", "event", "text", "error")
 
 
 class Tools:
@@ -137,11 +139,20 @@ def _command(*arguments: str) -> list[str]:
 
 
 def _run(*arguments: str) -> dict[str, Any]:
-    """Runs a subcommand: its exit status and its output, errors last."""
+    """Runs a subcommand: the values of its last line, and its output, errors last."""
     done = subprocess.run(
-        _command(*arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        _command(*arguments, "--json"),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    return {"exit_status": done.returncode, "output": done.stdout + done.stderr}
+    lines = done.stdout.splitlines()
+    events = [json.loads(line) for line in lines if line.startswith('{"time": ')]
+    result = events.pop() if events else {"exit_status": done.returncode}
+    values = {key: value for key, value in result.items() if key not in _OF_EVENTS}
+    texts = [event["text"] for event in events if event["text"]]
+    return values | {"output": "\n".join([*texts, done.stderr.strip()]).strip()}
 
 
 def _storage_path(config: str) -> str:
@@ -168,6 +179,7 @@ def build_server() -> Any:
     return server
 
 
+@with_json
 def main(argv: Sequence[str] | None = None) -> int:
     build_parser().parse_args(argv)
     return exit_status_of(lambda: build_server().run(), interrupted="the agent starts it again")

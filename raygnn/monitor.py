@@ -19,9 +19,10 @@ from raygnn.command_line import (
     exit_process,
     exit_status_of,
 )
-from raygnn.console import say, warn
+from raygnn.console import give_result, say, warn
 from raygnn.data.checksums import cause_of
 from raygnn.errors import ConfigError, DataError
+from raygnn.json_output import with_json
 
 if TYPE_CHECKING:
     from raygnn.serving.monitoring import Figure
@@ -167,6 +168,7 @@ def _post(url: str, figures: Sequence[Figure]) -> None:
         warn(f"--webhook at {host} did not take the alarms: {cause_of(error)}")
 
 
+@with_json
 def main(argv: Sequence[str] | None = None) -> int:
     options, remaining = build_parser().parse_known_args(argv)
     return exit_status_of(lambda: _run(options, remaining), interrupted="nothing was written")
@@ -184,11 +186,8 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> int:
         )
     figures = monitor(remaining[0], remaining[1], graph, remaining[2:], **chosen)
     for figure in figures:
-        say(
-            f"{figure.short} {figure.of}".strip() + f": {figure.value:.4g}",
-            "figure",
-            **figure.content,
-        )
+        say(f"{figure.short} {figure.of}".strip() + f": {figure.value:.4g}")
+    give_result(figures=[figure.content for figure in figures])
     alarms = [figure for figure in figures if figure.alarm]
     for figure in alarms:
         warn(f"{figure.short} {figure.of}: {figure.alarm}")

@@ -8,11 +8,13 @@ from typing import get_args
 
 from raygnn.command_line import command_parser, exit_process, exit_status_of
 from raygnn.config import load_config
+from raygnn.console import give_result
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.ingest.plan_bundle import FeatureDtype, IngestOptions
 from raygnn.data.partition.build import Partitioning
 from raygnn.data.partition.record import PartitionRecord
 from raygnn.data.partition.steps import Method
+from raygnn.json_output import with_json
 
 _DESCRIPTION = """\
 Splits a graph into parts. A part contains its nodes and their incoming edges.
@@ -21,6 +23,7 @@ command resumes. See docs/partitions.md.
 """
 
 
+@with_json
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status.
 
@@ -52,6 +55,7 @@ def _run(args: argparse.Namespace) -> None:
         rows = rows_to_fit(loaded, args.source)
     for line in report_lines(partition_tables(args.source, args.out, how, options, rows)):
         print(line)
+    give_result(out=args.out)
 
 
 def _reverse_edges(text: str) -> bool | tuple[str, ...]:

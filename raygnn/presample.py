@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from raygnn.command_line import config_parser, exit_process, load_from_arguments, run_command
 from raygnn.config import load_config
-from raygnn.console import show
+from raygnn.console import give_result, show
 from raygnn.errors import ConfigError
+from raygnn.json_output import with_json
 
 if TYPE_CHECKING:
     from raygnn.sampling.sample_record import SampleRecord
@@ -65,6 +66,7 @@ def _mode(out: str) -> list[str]:
     return ["--data.mode", "presampled", "--data.samples", out]
 
 
+@with_json
 def main(argv: Sequence[str] | None = None) -> int:
     interrupted = "the same command resumes with the files that are left"
     return run_command(_run, build_parser(), argv, interrupted=interrupted)
@@ -84,6 +86,7 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
     from raygnn.runtime.presample import presample as write
 
     write(loaded, options.epochs)
+    give_result(out=options.out)
 
 
 def build_parser() -> argparse.ArgumentParser:

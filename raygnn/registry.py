@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from raygnn.command_line import command_parser, exit_process, exit_status_of
-from raygnn.console import say, show
+from raygnn.console import give_result, say, show
 from raygnn.data.filesystem import absolute, folder_names, join, redact
+from raygnn.json_output import with_json
 from raygnn.outputs import mlflow_registry
 from raygnn.outputs.model_registry import (
     CHAMPION,
@@ -90,6 +93,7 @@ def _named_alias(name: str) -> tuple[RegisteredModel, str]:
     return model, alias or CHAMPION
 
 
+@with_json
 def main(argv: Sequence[str] | None = None) -> int:
     options = build_parser().parse_args(argv)
     return exit_status_of(lambda: _run(options), interrupted="repeat the command")
@@ -98,8 +102,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> None:
     if options.action == "list":
         names = [options.name] if options.name else folder_names(models_folder())
-        for name in names:
-            show("".join(f"{line}\n" for line in _described(name)))
+        records = [_record(name) for name in names]
+        for record in records:
+            show("".join(f"{line}\n" for line in _described(record)))
+        give_result(models=records)
         return
     if options.action == "add":
         version = add(options.name, options.run, options.alias)
@@ -108,19 +114,39 @@ def _run(options: argparse.Namespace) -> None:
     else:
         version = rollback(options.name)
     say(f"{redact(options.name)}: version {version}")
+    give_result(version=version)
 
 
-def _described(name: str) -> list[str]:
+def _record(name: str) -> dict[str, Any]:
+    """Versions and aliases of a model, and when they changed."""
     model, _ = named_model(name)
-    aliases = model.aliases()
-    lines = [redact(model.uri)]
-    for version in model.versions():
-        names = [f"@{alias}" for alias, of_alias in aliases.items() if of_alias == version]
-        record = model.read_version(version)
-        lines.append(f"  {version}  {record.added[:19]}  {' '.join([record.source, *names])}")
+    versions = [asdict(model.read_version(each)) for each in model.versions()]
+    return {
+        "uri": redact(model.uri),
+        "versions": [
+            {"version": each, "added": record["added"], "source": record["source"]}
+            for each, record in zip(model.versions(), versions, strict=True)
+        ],
+        "aliases": [
+            {
+                "alias": alias,
+                "version": version,
+                "history": [asdict(change) for change in model.history(alias)],
+            }
+            for alias, version in model.aliases().items()
+        ],
+    }
+
+
+def _described(record: Mapping[str, Any]) -> list[str]:
+    lines, aliases = [record["uri"]], record["aliases"]
+    for each in record["versions"]:
+        names = [f"@{a['alias']}" for a in aliases if a["version"] == each["version"]]
+        words = " ".join([each["source"], *names])
+        lines.append(f"  {each['version']}  {each['added'][:19]}  {words}")
     for alias in aliases:
-        changes = (f"{c.time[:19]} {c.action} {c.version}" for c in model.history(alias))
-        lines.append(f"  @{alias}: {', '.join(changes)}")
+        changes = (f"{c['time'][:19]} {c['action']} {c['version']}" for c in alias["history"])
+        lines.append(f"  @{alias['alias']}: {', '.join(changes)}")
     return lines
 
 

@@ -14,8 +14,9 @@ from raygnn.command_line import (
     exit_process,
     exit_status_of,
 )
-from raygnn.console import say
+from raygnn.console import give_result, say
 from raygnn.errors import RaygnnError
+from raygnn.json_output import with_json
 
 _USAGE = """\
 raygnn replay MODEL FILE --graph URI [--follow LOG] [options] [--section.key value ...]
@@ -88,6 +89,7 @@ def replay(
     return len(records)
 
 
+@with_json
 def main(argv: Sequence[str] | None = None) -> int:
     options, remaining = build_parser().parse_known_args(argv)
     return exit_status_of(lambda: _run(options, remaining), interrupted="nothing was compared")
@@ -100,6 +102,7 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
     check_arguments(needed, 3, rule, _USAGE, id="replay-arguments-missing")
     num = replay(remaining[0], remaining[1], graph, remaining[2:], **chosen)
     say(f"{num:,} answers are equal")
+    give_result(answers=num)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -10,8 +10,9 @@ from functools import partial
 from os import PathLike, fspath
 
 from raygnn.command_line import command_parser, exit_process, exit_status_of
-from raygnn.console import say
+from raygnn.console import give_result, say
 from raygnn.errors import RunError
+from raygnn.json_output import with_json
 
 _DESCRIPTION = """\
 Compares runs on one self-contained page: test metrics with intervals, config keys that differ,
@@ -106,6 +107,7 @@ def decide(run: str | PathLike[str], *, top: float | None = None, cost: float | 
     return "\n".join(lines)
 
 
+@with_json
 def main(argv: Sequence[str] | None = None) -> int:
     options = build_parser().parse_args(argv)
     return exit_status_of(lambda: _run(options), interrupted="nothing was written")
@@ -113,10 +115,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> None:
     if options.top is not None or options.cost is not None:
-        for run in options.runs:
-            say(decide(run, top=options.top, cost=options.cost))
+        decisions = [decide(run, top=options.top, cost=options.cost) for run in options.runs]
+        for decision in decisions:
+            say(decision)
+        give_result(decisions=decisions)
         return
-    say(f"report {write_report(options.runs, options.out, graph=options.graph)}")
+    page = write_report(options.runs, options.out, graph=options.graph)
+    say(f"report {page}")
+    give_result(report=page)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -20,8 +20,9 @@ from raygnn.command_line import (
 )
 from raygnn.config import LoadedConfig, load_config
 from raygnn.config.run_section import Promotion
-from raygnn.console import say
+from raygnn.console import give_result, say
 from raygnn.errors import CheckpointError, RunError
+from raygnn.json_output import with_json
 from raygnn.loops.baselines import is_error
 
 if TYPE_CHECKING:
@@ -218,6 +219,7 @@ def _decide(
     )
 
 
+@with_json
 def main(argv: Sequence[str] | None = None) -> int:
     options, remaining = build_parser().parse_known_args(argv)
     return exit_status_of(
@@ -230,7 +232,8 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> int:
     check_arguments(remaining, 2, rule, _USAGE, id="retrain-arguments-missing")
     name, config, *overrides = remaining
     found = retrain(name, config, overrides, allow_modules=options.allow_modules)
-    say(found.reason, "retrained", version=found.version, is_promoted=found.is_promoted)
+    say(found.reason)
+    give_result(version=found.version, is_promoted=found.is_promoted, reason=found.reason)
     return 0 if found.is_promoted else KEPT
 
 

@@ -19,9 +19,10 @@ from raygnn.command_line import (
     exit_process,
     exit_status_of,
 )
-from raygnn.console import printing, say
+from raygnn.console import give_result, printing, say
 from raygnn.data.filesystem import absolute, join, redact
 from raygnn.errors import ConfigError
+from raygnn.json_output import with_json
 
 if TYPE_CHECKING:
     from raygnn.serving.answers import Answers
@@ -271,6 +272,7 @@ def _answers(opened: Callable[[], TrainedModel], how: Mapping[str, Any]) -> Answ
     return answers
 
 
+@with_json
 def main(argv: Sequence[str] | None = None) -> int:
     options, remaining = build_parser().parse_known_args(argv)
     return exit_status_of(lambda: _run(options, remaining), interrupted="the server is stopped")
@@ -284,7 +286,9 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
         )
     chosen = vars(options)
     with start(remaining[0], chosen.pop("graph"), remaining[1:], **chosen) as server:
-        say(f"serving {remaining[0]} at {server.url} (all requests: {server.url}/docs)")
+        text = f"serving {remaining[0]} at {server.url} (all requests: {server.url}/docs)"
+        say(text, "serving", url=server.url)
+        give_result(url=server.url)
         server.wait_until_gone()  # or until a signal
 
 

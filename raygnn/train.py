@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from raygnn.command_line import config_parser, exit_process, load_from_arguments, run_command
 from raygnn.config import load_config
 from raygnn.config_schema import config_json_schema
-from raygnn.console import show
+from raygnn.console import give_result, show
 from raygnn.errors import ConfigError, RaygnnError
+from raygnn.json_output import with_json
 
 if TYPE_CHECKING:
     from raygnn.runtime.result import RunResult
@@ -28,7 +29,7 @@ docs/config-reference.md and --print-config list all keys.
 _EXAMPLES = """
 raygnn train train.yaml --model.args.hidden_channels 64
 raygnn train train.yaml --dry-run
-raygnn train train.yaml --log-format json > train.jsonl
+raygnn train train.yaml --json > train.jsonl
 raygnn train --print-schema > schema.json
 raygnn train --export runs/papers --out models/papers
 """
@@ -87,6 +88,7 @@ def _load_model(folder: str, allow_modules: Sequence[str], model: Any) -> Any:
     return load(folder, allow_modules=allow_modules, module=model)
 
 
+@with_json
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status.
 
@@ -111,6 +113,7 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
         from raygnn.outputs.model_export import export_checkpoint
 
         print(export_checkpoint(options.export, options.out))
+        give_result(run=options.out)
         return
     loaded = load_from_arguments(remaining, options.allow_modules, _USAGE)
     if options.print_config:
@@ -118,7 +121,9 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
         return
     from raygnn.runtime.launch import launch
 
-    launch(loaded, dry_run=options.dry_run)
+    outcome = launch(loaded, dry_run=options.dry_run)
+    if not options.dry_run:
+        give_result(run=outcome.folder.uri, metrics=outcome.metrics)
 
 
 def build_parser() -> argparse.ArgumentParser:

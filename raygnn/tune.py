@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from raygnn.command_line import config_parser, exit_process, load_from_arguments, run_command
 from raygnn.console import show
+from raygnn.json_output import with_json
 
 if TYPE_CHECKING:
     from ray.tune import ResultGrid
@@ -59,6 +60,7 @@ def sweep(
     return run_sweep(load_sweep(config, overrides, allow_modules), data=data)
 
 
+@with_json
 def main(argv: Sequence[str] | None = None) -> int:
     interrupted = "the same command resumes the sweep, if it sets run.name"
     return run_command(_run, build_parser(), argv, interrupted=interrupted)

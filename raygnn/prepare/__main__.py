@@ -17,7 +17,7 @@ from raygnn.command_line import add_allow_module, command_parser, exit_process
 from raygnn.config.arguments import section_of
 from raygnn.config.components import build
 from raygnn.config.section import Component
-from raygnn.console import count
+from raygnn.console import count, give_result
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import exists, join, read_text, reading_input, redact
 from raygnn.data.manifest import Manifest
@@ -32,6 +32,7 @@ from raygnn.data.tables.pyg import load_pyg, tables_from_pyg
 from raygnn.data.tables.source import is_database
 from raygnn.documents import parse_scalar
 from raygnn.errors import ConfigError, DataError, RaygnnError, RuleError
+from raygnn.json_output import with_json
 from raygnn.prepare.csv import CsvSource, csv_tables
 from raygnn.prepare.draft import repair_tables, write_draft
 from raygnn.prepare.drafts.roles import GUESS
@@ -55,6 +56,7 @@ raygnn prepare labels shop --predict "count(purchases) over 30d > 0" --for users
 """
 
 
+@with_json
 def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
     try:
@@ -76,7 +78,9 @@ def _write_tables(args: argparse.Namespace) -> None:
     print(f"wrote {redact(args.out)}")
     for line in summarize_tables(tables):
         print(f"  {line}")
-    print(f"next: raygnn train {shlex.quote(redact(_write_config(args, tables)))}")
+    config = redact(_write_config(args, tables))
+    print(f"next: raygnn train {shlex.quote(config)}")
+    give_result(out=redact(args.out), config=config)
 
 
 def _write_draft(args: argparse.Namespace) -> int:
@@ -96,8 +100,16 @@ def _write_draft(args: argparse.Namespace) -> int:
         print(f"wrote {count(len(written), 'repaired table')}: {', '.join(map(redact, written))}")
         for note in notes:
             print(f"  ? {note}")
+        give_result(out=redact(folder), written=[*map(redact, written)], notes=notes)
         return 0
     draft = write_draft(folder, args.overwrite, **options)
+    give_result(
+        out=redact(folder),
+        config=draft.config and redact(draft.config),
+        written=[*map(redact, draft.written)],
+        question=draft.task.question,
+        notes=draft.notes,
+    )
     for line in draft.picture:
         print(line)
     print(f"wrote {' and '.join(map(redact, draft.written))}; review them")
@@ -116,6 +128,7 @@ def _write_draft(args: argparse.Namespace) -> int:
 def _take_snapshot(args: argparse.Namespace) -> None:
     if with_snapshots(args.graph, args.cache_dir, refresh=True, allow_outside=None) == args.graph:
         print("nothing to read: all tables of graph.yaml are files")
+    give_result(out=redact(args.graph))
 
 
 def _write_relbench(args: argparse.Namespace) -> None:
@@ -125,8 +138,10 @@ def _write_relbench(args: argparse.Namespace) -> None:
     print(f"wrote {redact(args.out)}")
     for line in lines:
         print(f"  {line}")
+    give_result(out=redact(args.out))
     if exists(config := join(args.out, CONFIG_NAME)):
         print(f"next: raygnn train {shlex.quote(redact(config))}")
+        give_result(config=redact(config))
 
 
 def _write_labels(args: argparse.Namespace) -> None:
@@ -159,6 +174,9 @@ def _write_labels(args: argparse.Namespace) -> None:
     for line in labels.warnings:
         print(f"warning: {line}", file=sys.stderr)
     print(f"next: raygnn train {shlex.quote(redact(labels.config))}")
+    give_result(
+        out=redact(args.graph), config=redact(labels.config), table=args.name, sql=query.sql
+    )
 
 
 def _translate(args: argparse.Namespace) -> None:

@@ -20,7 +20,7 @@ from ray.train import Checkpoint
 from ray.tune.integration.ray_train import TuneReportCallback
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-from raygnn.console import count, label_lines, say
+from raygnn.console import count, give_result, label_lines, say
 from raygnn.data.filesystem import arrow_filesystem, join, write_text
 from raygnn.documents import dump_yaml
 from raygnn.errors import PreemptedError, TrainingError
@@ -195,6 +195,8 @@ def _conclude(plan: SweepPlan, folder: RunFolder, grid: ResultGrid, causes: list
     folder.write_state(RunStatus.FINISHED, plan.loaded)
     say(f"best trial  {join(folder.uri, ranked[0].name)}")
     say(f"best config {best_uri}")
+    best = {"trial": ranked[0].name, "values": ranked[0].values, metric: ranked[0].best}
+    give_result(run=folder.uri, best_config=best_uri, best=best)
 
 
 def _best_config(plan: SweepPlan, best: TrialRow) -> str:

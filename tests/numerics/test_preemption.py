@@ -91,13 +91,14 @@ def test_the_command_ends_with_the_status_of_the_signal(
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(config))
     (tmp_path / "stopped" / "kill").touch()
-    command = [str(path), "--allow-module", "tests", "--log-format", "json"]
+    command = [str(path), "--allow-module", "tests", "--json"]
     before = signal.getsignal(signal.SIGTERM)
     assert raygnn.train.main(command) == status
     printed = capsys.readouterr()
     assert f"was stopped by {name} after step 5" in printed.err
-    last = json.loads(printed.out.splitlines()[-1])
+    last, result = map(json.loads, printed.out.splitlines()[-2:])
     assert (last["event"], last["reason"]) == ("stop", name)
+    assert (result["event"], result["exit_status"]) == ("result", status)
     state = json.loads((tmp_path / "stopped" / "run" / "run.json").read_text())
     assert state["status"] == "stopped"
     assert signal.getsignal(signal.SIGTERM) == before

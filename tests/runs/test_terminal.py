@@ -82,10 +82,15 @@ def test_a_file_gets_lines_without_codes(config, capfd):
 
 
 def test_json_holds_every_event(config, capfd):
-    assert raygnn.train.main([config, "--log-format", "json"]) == 0
+    assert raygnn.train.main([config, "--json"]) == 0
     events = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     kinds = {event["event"] for event in events}
     assert {"message", "start", "step", "validation", "end", "test", "output", "usage"} <= kinds
+    result = events.pop()
+    assert (result["event"], result["exit_status"]) == ("result", 0)
+    assert Path(result["run"], "metrics.json").exists()
+    (tested,) = [event for event in events if event["event"] == "test"]
+    assert result["metrics"]["test/accuracy"] == tested["metrics"]["test/accuracy"]
     last = [event for event in events if event["event"] == "validation"][-1]
     assert (last["epoch"], last["epochs"], last["left_s"]) == (2, 2, 0.0)
     assert 0 <= last["metrics"]["val/accuracy"] <= 1
