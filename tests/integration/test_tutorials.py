@@ -121,6 +121,14 @@ def _check_a_year(texts: str) -> None:
     assert pd.Timestamp(tested[0], unit="us") > pd.Timestamp("2023-12-30")  # first 12-01
 
 
+def test_tutorial_churn(run):
+    texts = run("churn")
+    assert metric("churn", "auroc") >= 0.87
+    assert "act on rows of '1'" in texts
+    assert "no sessions for" in texts
+    assert Path("churn.png").stat().st_size > 20_000
+
+
 def test_tutorial_shop(run):
     texts = run("shop")
     assert metric("segments", "accuracy") >= 0.8
