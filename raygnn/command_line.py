@@ -12,7 +12,8 @@ from typing import NoReturn
 
 from raygnn.config import LoadedConfig, load_config
 from raygnn.console import print_nothing, printing, say
-from raygnn.data.filesystem import is_storage_error, redact
+from raygnn.data.filesystem import redact
+from raygnn.data.storage_retry import is_storage_error
 from raygnn.errors import ConfigError, PreemptedError, RaygnnError
 from raygnn.loops.signals import Terminated, signals_as_interrupts
 from raygnn.process_start import exit_normally

@@ -19,16 +19,8 @@ from raygnn.command_line import command_parser, exit_process
 from raygnn.console import count, give_result, show
 from raygnn.data.cache import CACHE_VARIABLE
 from raygnn.data.checksums import Checksum, changed_files, find_damage
-from raygnn.data.filesystem import (
-    delete,
-    exists,
-    is_remote,
-    is_storage_error,
-    join,
-    read_bytes,
-    redact,
-    write_bytes,
-)
+from raygnn.data.filesystem import delete, exists, is_remote, join, read_bytes, redact, write_bytes
+from raygnn.data.storage_retry import is_storage_error
 from raygnn.errors import RaygnnError
 from raygnn.json_output import with_json
 

@@ -16,9 +16,10 @@ from torch import Tensor
 from raygnn.config import build, resolve
 from raygnn.console import say, warn
 from raygnn.data.bundle import Bundle
-from raygnn.data.filesystem import absolute, is_storage_error, join
+from raygnn.data.filesystem import absolute, join
 from raygnn.data.pagerank_graph import neighborhood_graph
 from raygnn.data.partition.part import Outline
+from raygnn.data.storage_retry import is_storage_error
 from raygnn.errors import CheckpointError, ConfigError, PreemptedError, ResourceError, RunError
 from raygnn.job import TrainJob
 from raygnn.loops.callbacks import Callback, FunctionCallback

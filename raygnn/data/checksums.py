@@ -25,9 +25,9 @@ from raygnn.data.filesystem import (
     open_fs,
     read_bytes,
     redact,
-    retried,
     write_text,
 )
+from raygnn.data.storage_retry import retried
 from raygnn.errors import DataError
 
 _BLOCK_BYTES = 4096

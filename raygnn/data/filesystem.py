@@ -1,134 +1,33 @@
-"""Local paths and fsspec URIs behind one set of functions, with retries, locks and versions."""
+"""Local paths and fsspec URIs behind one set of functions, repeated when a store fails."""
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import inspect
-import logging
 import os
 import posixpath
 import re
 import shutil
 import stat
 import tarfile
-import threading
 import uuid
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import fsspec
-from tenacity import (
-    RetryCallState,
-    retry,
-    retry_if_exception,
-    stop_after_attempt,
-    wait_exponential,
-    wait_random,
-)
 
+from raygnn.data.storage_retry import is_storage_error, retried
 from raygnn.errors import DataError
 from raygnn.redaction import redact_text
 
-_STORE_CLIENTS = {"adlfs", "aiohttp", "botocore", "gcsfs", "google", "requests", "s3fs"}
-
-MAX_TRIES = 6
-_FIRST_WAIT_S, _LONGEST_WAIT_S, _JITTER_S = 0.5, 8.0, 0.25  # 15.5 s of waiting in all, at least
-
-# A retry would fail too: files stay missing or forbidden, and disks full.
-_LASTING = (
-    FileNotFoundError,
-    FileExistsError,
-    IsADirectoryError,
-    NotADirectoryError,
-    PermissionError,
-)
-_LASTING_NUMBERS = {
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EFBIG,
-    errno.EROFS,
-    errno.EINVAL,
-    errno.ENAMETOOLONG,
-    errno.ELOOP,
-    errno.ENOTEMPTY,
-}
+if TYPE_CHECKING:
+    import pyarrow.fs
 
 #: How pyarrow says that Java or Hadoop is not installed, which hdfs:// needs.
 _MISSING_LIBRARY = "Unable to load lib"
-
-_LOGGER = logging.getLogger("raygnn.storage")
-
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
-
-
-def is_storage_error(error: BaseException) -> bool:
-    """Whether a disk or a store failed. Clients of stores raise their own exceptions."""
-    package = type(error).__module__.partition(".")[0]
-    return isinstance(error, OSError) or package in _STORE_CLIENTS
-
-
-def is_transient(error: BaseException) -> bool:
-    """Whether a disk or a store failed in a way that may pass."""
-    if not is_storage_error(error) or isinstance(error, _LASTING):
-        return False
-    if str(error).startswith("Forbidden: "):  # 403, by gcsfs
-        return False
-    return getattr(error, "errno", None) not in _LASTING_NUMBERS
-
-
-def is_of_content(error: BaseException) -> bool:
-    """Whether an error is pyarrow's OSError for damaged content, which has no errno."""
-    return type(error) is OSError and error.errno is None
-
-
-def retried(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Retries a repeatable function with growing pauses, and logs the retries.
-
-    Raises the last exception, with a note about the number of tries.
-    """
-    return retry(
-        retry=retry_if_exception(is_transient),
-        stop=stop_after_attempt(MAX_TRIES),
-        wait=wait_exponential(_FIRST_WAIT_S, _LONGEST_WAIT_S) + wait_random(0, _JITTER_S),
-        before_sleep=_tell,
-        retry_error_callback=_give_up,
-    )(function)
-
-
-def _tell(state: RetryCallState) -> None:
-    assert state.next_action is not None
-    _LOGGER.warning(
-        "storage failed: %s; trying again in %.1f s (%d of %d)",
-        _describe(state),
-        state.next_action.sleep,
-        state.attempt_number + 1,
-        MAX_TRIES,
-    )
-
-
-def _give_up(state: RetryCallState) -> None:
-    assert state.outcome is not None
-    error = state.outcome.exception()
-    assert error is not None
-    if is_transient(error):
-        error.add_note(f"tried {MAX_TRIES} times in {state.seconds_since_start:.0f} s")
-    raise error
-
-
-def _describe(state: RetryCallState) -> str:
-    assert state.outcome is not None
-    error = state.outcome.exception()
-    return f"{type(error).__name__}: {redact_text(str(error))}"
-
-
-if TYPE_CHECKING:
-    import pyarrow.fs
 
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]*(::|://)")
 
@@ -443,46 +342,8 @@ def arrow_filesystem(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
     return pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(fs)), path
 
 
-# Errors of a file system that has no locks.
-_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL}
 # gcsfs uploads larger objects in parts, without a generation.
 _MAX_BYTES = 50 << 20
-
-_held = threading.local()
-
-
-@contextmanager
-def locked(path: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Runs a block while holding a file's lock, against other threads, processes and NFS clients.
-
-    The kernel releases the lock when its process dies. The lock is reentrant per thread. Object
-    stores have no locks, so their URIs are not locked.
-
-    Args:
-        path: lock file, which is created and stays.
-        say: called if the lock must be waited for, or cannot be taken.
-    """
-    paths = _held.__dict__.setdefault("paths", set())
-    if is_remote(path) or path in paths:
-        yield
-        return
-    local = open_fs(path)[1]
-    os.makedirs(os.path.dirname(local), exist_ok=True)
-    with open(local, "ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"waiting for another process that writes the same files: it holds {local}")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-            say(f"{local} cannot be locked ({error.strerror}): do not start a run twice")
-        paths.add(path)
-        try:
-            yield
-        finally:
-            paths.remove(path)
 
 
 @retried

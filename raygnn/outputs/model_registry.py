@@ -17,6 +17,7 @@ from typing import Literal
 
 from raygnn.console import say
 from raygnn.data.checksums import Checksum, Seal, checksum, file_checksums, find_damage
+from raygnn.data.file_lock import locked
 from raygnn.data.filesystem import (
     absolute,
     exists,
@@ -24,7 +25,6 @@ from raygnn.data.filesystem import (
     folder_names,
     generation,
     join,
-    locked,
     read_bytes,
     redact,
     write_bytes,

@@ -16,20 +16,20 @@ from typing import Any
 from raygnn import __version__
 from raygnn.config import LoadedConfig
 from raygnn.console import say, warn
+from raygnn.data.file_lock import locked
 from raygnn.data.filesystem import (
     delete,
     exists,
     generation,
     is_remote,
-    is_storage_error,
     join,
-    locked,
     open_fs,
     read_bytes,
     read_text,
     redact,
     write_if_unchanged,
 )
+from raygnn.data.storage_retry import is_storage_error
 from raygnn.documents import parse_json
 from raygnn.errors import PreemptedError, RuleError, RunError
 

@@ -18,12 +18,12 @@ from raygnn.data.filesystem import (
     exists,
     generation,
     is_remote,
-    is_storage_error,
     join,
     redact,
     write_if_unchanged,
     write_text,
 )
+from raygnn.data.storage_retry import is_storage_error
 from raygnn.errors import RunError
 from raygnn.outputs.checkpoints.names import LAST, MANIFEST
 from raygnn.outputs.run_folder import SNAPSHOTS, RunFolder, RunStatus, state_bytes, state_of

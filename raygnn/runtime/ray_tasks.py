@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from raygnn.data.arrays import Rows
-from raygnn.data.filesystem import is_storage_error, retried
 from raygnn.data.ingest.schedule import OnAnyNode, RowWriter
+from raygnn.data.storage_retry import is_storage_error, retried
 from raygnn.errors import RaygnnError
 from raygnn.runtime.connection import quiet_ray_data
 

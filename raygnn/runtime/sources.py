@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from raygnn.console import say
 from raygnn.data.cache import Claim, cache_errors, cache_folder
-from raygnn.data.filesystem import absolute, exists, is_below, is_remote, join, locked, write_text
+from raygnn.data.file_lock import locked
+from raygnn.data.filesystem import absolute, exists, is_below, is_remote, join, write_text
 from raygnn.data.manifest import Manifest, manifest_folder
 from raygnn.data.tables.files import check_below
 from raygnn.data.tables.snapshot import RECORD, Snapshots, read_record

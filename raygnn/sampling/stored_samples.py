@@ -10,16 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raygnn.data.checksums import Checksum, checksum
-from raygnn.data.filesystem import (
-    absolute,
-    is_of_content,
-    is_remote,
-    join,
-    open_fs,
-    redact,
-    retried,
-    write_bytes,
-)
+from raygnn.data.filesystem import absolute, is_remote, join, open_fs, redact, write_bytes
+from raygnn.data.storage_retry import is_of_content, retried
 from raygnn.errors import DataError
 from raygnn.sampling.batch_sequence import SampledSequence
 from raygnn.sampling.neighbor_sampler import NeighborSampler

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from raygnn.data.bundle_record import FORMAT_VERSION
 from raygnn.data.edge_types import EdgeType, edge_type_name, reversed_edge_type
-from raygnn.data.filesystem import retried
 from raygnn.data.ingest.fit_features import FeatureTable, fit_features, quantize_features
 from raygnn.data.ingest.scan import ScannedTable, fingerprint, scan_tables
 from raygnn.data.ingest.schedule import Schedule
@@ -35,6 +34,7 @@ from raygnn.data.manifest import (
     manifest_folder,
     reverses,
 )
+from raygnn.data.storage_retry import retried
 from raygnn.data.tables.files import TableFile, list_files, unread_files
 from raygnn.data.time_units import shown_units, unit_words
 from raygnn.data.transforms.state import Transforms

@@ -15,8 +15,8 @@ import numpy as np
 
 from raygnn.console import Pace
 from raygnn.data.arrays import Rows, open_array
-from raygnn.data.filesystem import retried
 from raygnn.data.ingest.findings import Finding, describe
+from raygnn.data.storage_retry import retried
 from raygnn.errors import DataError
 
 Item = TypeVar("Item")

@@ -17,7 +17,8 @@ from raygnn.console import count
 from raygnn.data.bundle_record import NodeRecord, TrainingTableRecord, node_folder
 from raygnn.data.cache import BUILDING, building, cache_folder
 from raygnn.data.checksums import type_adapter
-from raygnn.data.filesystem import absolute, exists, is_remote, join, locked, redact
+from raygnn.data.file_lock import locked
+from raygnn.data.filesystem import absolute, exists, is_remote, join, redact
 from raygnn.data.fit_rows import fit_transforms, has_transforms
 from raygnn.data.id_map import IdIndex
 from raygnn.data.ingest.describe import class_tables, describe_columns

@@ -14,7 +14,7 @@ from pathlib import Path
 from raygnn.console import Pace, compact
 from raygnn.data.cache import build_once
 from raygnn.data.checksums import find_damage
-from raygnn.data.filesystem import delete, exists, is_remote, join, open_fs, retried, write_bytes
+from raygnn.data.filesystem import delete, exists, is_remote, join, open_fs, write_bytes
 from raygnn.data.partition.record import (
     PART_NAME,
     RECORD_NAME,
@@ -24,6 +24,7 @@ from raygnn.data.partition.record import (
     part_folder,
     part_name,
 )
+from raygnn.data.storage_retry import retried
 from raygnn.errors import DataError
 
 Progress = Callable[[str], None]

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from raygnn.data.filesystem import is_of_content, is_transient, redact
+from raygnn.data.filesystem import redact
+from raygnn.data.storage_retry import is_of_content, is_transient
 from raygnn.data.tables.files import PLAIN_CSV, CsvFormat, is_tab_separated, open_stream
 from raygnn.errors import DataError
 

@@ -20,14 +20,13 @@ from raygnn.config.section import NonNegativeWhole, Section
 from raygnn.data.filesystem import (
     check_regular,
     is_below,
-    is_of_content,
     is_remote,
-    is_transient,
     join,
     open_fs,
     redact,
     write_bytes,
 )
+from raygnn.data.storage_retry import is_of_content, is_transient
 from raygnn.errors import DataError
 
 TableFormat = Literal["parquet", "csv"]

@@ -32,7 +32,8 @@ from raygnn.data.cache import (
     remove_unclaimed,
     write_note,
 )
-from raygnn.data.filesystem import locked, read_text, write_text
+from raygnn.data.file_lock import locked
+from raygnn.data.filesystem import read_text, write_text
 from raygnn.data.tables.source import UNFIT, Source
 from raygnn.errors import DataError
 from raygnn.redaction import redact

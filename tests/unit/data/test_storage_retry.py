@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from raygnn.data.filesystem import MAX_TRIES, is_transient, retried
+from raygnn.data.storage_retry import MAX_TRIES, is_transient, retried
 
 
 @pytest.fixture(autouse=True)
