@@ -15,14 +15,13 @@ from raygnn import errors
 from raygnn.config import cross_rules
 from raygnn.config.arguments import IDS_OF_SLOTS
 from raygnn.config.section import Section
-from raygnn.data import bundle_record
+from raygnn.data import bundle_record, compactions
 from raygnn.data.checksums import Seal
 from raygnn.data.ingest.findings import REPAIR
 from raygnn.data.partition import record
 from raygnn.loops.tasks.target import target_classes
 from raygnn.outputs import model_registry
 from raygnn.sampling import sample_record
-from raygnn.serving import compaction
 
 ROOT = Path(__file__).parents[1]
 PAGE = Path(__file__).with_suffix(".md")
@@ -110,7 +109,7 @@ def _of_tables() -> Iterator[Site]:
 
 def _of_seals() -> Iterator[Site]:
     """Damaged folders, and those of another version, of all kinds of records."""
-    modules = (bundle_record, record, sample_record, model_registry, compaction)
+    modules = (bundle_record, record, sample_record, model_registry, compactions)
     for seal in (each for module in modules for each in vars(module).values()):
         if isinstance(seal, Seal):
             remedy = f"{seal.remedy}."

@@ -262,12 +262,14 @@ def _write_rows(options: argparse.Namespace, model: str, overrides: Sequence[str
                 check_no_new_nodes(options.new_nodes)
             addition = _read_new(saved, bundle, options.new_nodes)
         elif options.follow is not None:
+            from raygnn.data.compactions import start_of
             from raygnn.data.event_log import EventLog
             from raygnn.inference.logged_rows import LoggedRows
 
             reader = row_reader(saved, bundle, source)
-            logged = LoggedRows(saved, bundle, reader, times)
-            logged.follow(EventLog(options.follow), options.position)
+            start = (0, "") if source is None else start_of(source.uri)
+            logged = LoggedRows(saved, bundle, reader, times, start[0])
+            logged.follow(EventLog(options.follow, *start), options.position)
             addition = logged.picklable
         if addition is not None:
             bundle = ExtendedBundle(bundle, addition)

@@ -25,12 +25,15 @@ from raygnn.errors import ConfigError, DataError
 from raygnn.json_output import with_json
 
 if TYPE_CHECKING:
+    from raygnn.data.manifest import Manifest
     from raygnn.serving.monitoring import Figure
 
 #: Exit status if a figure is beyond its limit.
 ALARM = 3
 _WEBHOOK_WITHIN_S = 20.0
 _TARGET = "neighbor_id"  # column of links
+#: Columns of ids in a table of labels.
+_IDS = {"links": ("anchor_id",), "edges": ("source_id", "target_id"), "nodes": ("id",)}
 _USAGE = """\
 raygnn monitor MODEL ANSWERS --graph URI [options] [--section.key value ...]
 
@@ -55,6 +58,7 @@ def monitor(
     follow: str | PathLike[str] | None = None,
     labels: str | PathLike[str] | None = None,
     every: str = "1d",
+    task: str | None = None,
     allow_modules: Sequence[str] = (),
     **limits: Any,
 ) -> list[Figure]:
@@ -66,17 +70,19 @@ def monitor(
         graph: folder or URI of the tables that the model was trained on.
         follow: event log, whose rows are compared with the tables.
         labels: table with the columns `id`, perhaps `time`, and the label, by one of these or both;
-            of links `anchor_id`, `neighbor_id`, and perhaps `time`. Default: links of the log.
+            of edges with `source_id` and `target_id` in place of `id`; of links `anchor_id`,
+            `neighbor_id`, and perhaps `time`. Default: links of the log.
         every: width of a window of time, such as 12h.
+        task: which task of a model of several tasks.
         limits: see `raygnn.serving.monitoring.Limits`.
     Returns:
         The figures. They are also written to the file of the answers with the suffixes `.prom` and
         `.html`.
     Raises:
-        ConfigError: an argument is invalid, or the model predicts no links, and no class or number
-            of nodes.
+        ConfigError: an argument is invalid, or the model predicts neither labels nor links.
         DataError: a file is invalid.
     """
+    from raygnn.data.event_log import logged_rows
     from raygnn.data.filesystem import absolute, exists, join, read_text, write_text
     from raygnn.outputs.model_registry import resolved
     from raygnn.serving import drift, monitoring
@@ -85,7 +91,8 @@ def monitor(
     from raygnn.trained_model import load
 
     uri, tables = resolved(fspath(model)), absolute(fspath(graph))
-    loaded = load(uri, [*overrides, "--data.uri", tables], allow_modules=allow_modules)
+    keys = [*overrides, "--data.uri", tables]
+    loaded = load(uri, keys, task=task, allow_modules=allow_modules)
     output = monitoring.check_output(loaded.spec.output)
     chosen, opened = monitoring.Limits(**limits), loaded.open()
     is_link = output.key == "links"
@@ -98,19 +105,19 @@ def monitor(
             f"/{'top_k' if is_link else 'predict'}. Record some with raygnn serve --record.",
             id="monitor-no-answers",
         )
-    log = None if follow is None else fspath(follow)
+    logged = {} if follow is None else logged_rows(fspath(follow))
     figures = [monitoring.Figure("raygnn_answered_rows", len(rows))]
     figures += drift.prediction_drift(opened, rows, chosen)
-    figures += drift.input_drift(opened, tables, rows, log, chosen)
+    figures += drift.input_drift(opened, tables, rows, logged, chosen)
     known: dict[Any, Any] = {}
     if labels is not None:
-        known = _read_labels(fspath(labels), is_link=is_link)
-    elif is_link and log is not None:
-        known = monitoring.logged_links(opened, log)
+        known = _read_labels(fspath(labels), output.key, opened.manifest())
+    elif is_link:
+        known = monitoring.logged_links(opened, logged)
     if known:
         path = join(uri, "metrics.json")
         test = json.loads(read_text(path)) if exists(path) else {}
-        figures += monitoring.served_metrics(output, rows, known, test, every, chosen)
+        figures += monitoring.served_metrics(output, rows, known, test, every, chosen, task)
     alarms = sum(bool(figure.alarm) for figure in figures)
     figures.append(monitoring.Figure("raygnn_drift_alarms", alarms))
     write_text(f"{fspath(answers)}{FIGURES_SUFFIX}", monitoring.prometheus_text(figures))
@@ -118,30 +125,42 @@ def monitor(
     return figures
 
 
-def _read_labels(file: str, *, is_link: bool) -> dict[Any, Any]:
+def _read_labels(file: str, kind: str, manifest: Manifest | None) -> dict[Any, Any]:
+    """Labels by id and time, or `KnownLink`s by anchor. `kind`: key of the model's output."""
     from raygnn.data.tables.files import list_files
     from raygnn.data.tables.read_ids import read_columns
     from raygnn.serving.monitoring import KnownLink, as_number
 
     folder, slash, name = file.rpartition("/")
     table = read_columns(list_files(folder or slash or ".", [name], "--labels"), None, "--labels")
-    own = "anchor_id" if is_link else "id"
-    columns = [name for name in table.column_names if name not in (own, "time")]
-    if own not in table.column_names or len(columns) != 1 or (is_link and columns != [_TARGET]):
-        wanted = f"{own}, perhaps time, and {_TARGET if is_link else 'one column with the label'}"
+    own, is_link = _IDS[kind], kind == "links"
+    columns = [name for name in table.column_names if name not in (*own, "time")]
+    if len(columns) > 1:  # in the order of training
+        tables = () if manifest is None else manifest.all_tables.values()
+        every = (label.columns for t in tables for label in getattr(t, "labels", {}).values())
+        columns = next((list(c) for c in every if set(c) == set(columns)), [])
+    is_known = columns == [_TARGET] if is_link else bool(columns)
+    if not is_known or not {*own} <= {*table.column_names}:
+        wanted = _TARGET if is_link else "the column of the label, or its columns in training"
         raise DataError(
-            f"--labels={file!r} is invalid: its columns are {table.column_names}. Write {wanted}.",
+            f"--labels={file!r} is invalid: its columns are {table.column_names}. Write "
+            f"{', '.join(own)}, perhaps time, and {wanted}.",
             id="monitor-labels",
         )
-    ids, labels = table[own].to_pylist(), table[columns[0]].to_pylist()
+    ids = list(zip(*(table[name].to_pylist() for name in own), strict=True))
     times = table["time"].to_pylist() if "time" in table.column_names else [None] * len(ids)
+    labels = list(zip(*(table[name].to_pylist() for name in columns), strict=True))
     if is_link:
         links: dict[Any, list[KnownLink]] = {}
-        for anchor, target, time in zip(ids, labels, times, strict=True):
+        for (anchor,), (target,), time in zip(ids, labels, times, strict=True):
             links.setdefault(anchor, []).append(KnownLink(target, as_number(time)))
         return links
-    keys = zip(ids, map(_as_answered, times), strict=True)
-    return dict(zip(keys, labels, strict=True))
+    known: dict[Any, Any] = {}
+    for id, values, time in zip(ids, labels, times, strict=True):
+        if None not in values:  # labelled
+            key = id if id[1:] else id[0], _as_answered(time)
+            known[key] = list(values) if values[1:] else values[0]
+    return known
 
 
 def _as_answered(time: Any) -> Any:
@@ -202,6 +221,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--graph", metavar="URI", help="tables that the model was trained on")
     add("--follow", metavar="LOG", help="event log, whose rows are compared with the tables")
     add("--labels", metavar="FILE", help="table of id, perhaps time, and the label; see the page")
+    add("--task", metavar="NAME", help="task of a model with several tasks")
     add("--every", default="1d", metavar="D", help="width of a window of answers (default: 1d)")
     add("--webhook", metavar="URL", help="POST the figures there as JSON if there is an alarm")
     numbers = {

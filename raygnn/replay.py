@@ -55,9 +55,9 @@ def replay(
         ConfigError, DataError: an argument or a file is invalid.
         RaygnnError: an answer differs, or is of another model, graph or log.
     """
+    from raygnn.data.compactions import start_of
     from raygnn.data.filesystem import absolute
     from raygnn.serving.answers import Answers
-    from raygnn.serving.compaction import start_of
     from raygnn.serving.messages import AnsweredRows
     from raygnn.serving.records import read_records
     from raygnn.trained_model import load
@@ -66,7 +66,7 @@ def replay(
     keys = [*overrides, "--data.uri", absolute(fspath(graph))]
     loaded = load(fspath(model), keys, task=task, allow_modules=allow_modules)
     log = None if follow is None else fspath(follow)
-    start = start_of(absolute(graph))
+    start = start_of(fspath(graph))
     again = Answers(loaded, as_of=as_of, follow=log, start=start, until=start[0], is_alone=True)
     different: list[str] = []
     for record in records:

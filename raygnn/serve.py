@@ -25,8 +25,8 @@ from raygnn.errors import ConfigError
 from raygnn.json_output import with_json
 
 if TYPE_CHECKING:
+    from raygnn.data.compactions import GrownTables
     from raygnn.serving.answers import Answers
-    from raygnn.serving.compaction import GrownTables
     from raygnn.trained_model import TrainedModel
 
 TOKEN_VARIABLE = "RAYGNN_SERVE_TOKEN"
@@ -147,12 +147,13 @@ def start(
             "`pip install -e '.[serve]'` in raygnn's folder.",
             id="serve-extra-missing",
         ) from error
+    from raygnn.data.compactions import newest_tables
     from raygnn.data.event_log import EventLog
     from raygnn.inference.logged_rows import LoggedRows
     from raygnn.outputs.model_registry import find_alias, resolved
     from raygnn.runtime.connection import connect
     from raygnn.serving.answers import check_can_follow
-    from raygnn.serving.compaction import newest_tables, overrides_of
+    from raygnn.serving.compaction import overrides_of
     from raygnn.trained_model import load
 
     replica_options = ReplicaOptions(**options)
@@ -196,6 +197,8 @@ def start(
                 rows = LoggedRows.of(graph, served.tables.position)
                 events.replace(rows, EventLog.create(log))
 
+        if alias is not None:
+            alias[0].version_uri(served.model.rpartition("/")[2])  # compares it with its seal
         return started(served), prepare
 
     first = Served(absolute(resolved(fspath(model))), newest_tables(graph_uri, log))

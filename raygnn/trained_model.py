@@ -12,6 +12,8 @@ from torch import nn
 from raygnn.console import warn
 from raygnn.data.added_rows import AddedRows, Rows
 from raygnn.data.bundle import Bundle
+from raygnn.data.compactions import start_of
+from raygnn.data.event_log import EventLog
 from raygnn.data.filesystem import write_bytes
 from raygnn.data.tables.read_ids import Ids
 from raygnn.data.time_units import Time
@@ -20,6 +22,7 @@ from raygnn.inference.applied_model import load_module, set_up_task, used_recomm
 from raygnn.inference.evaluate import Judged, judge_model, probe_model
 from raygnn.inference.export import export_onnx, export_program
 from raygnn.inference.extended_graph import ExtendedGraph
+from raygnn.inference.logged_rows import LoggedRows
 from raygnn.inference.open_graph import OpenGraph
 from raygnn.inference.result_tables import Table
 from raygnn.loops.context import local_device
@@ -145,6 +148,30 @@ class TrainedModel(nn.Module):
         """
         graph = self.open(data, exact=exact, own_batches=True, as_of=as_of)
         return ExtendedGraph(graph, AddedRows(nodes, edges or {}))
+
+    def followed(
+        self,
+        data: str | PathLike[str],
+        log: str | PathLike[str],
+        position: int | None = None,
+        *,
+        exact: bool | None = None,
+        as_of: str | Time | None = None,
+    ) -> ExtendedGraph:
+        """Opens a graph with the rows of an event log, as a server that follows it does.
+
+        Args:
+            data: folder or URI of graph tables, or of a compaction of the log.
+            log: folder or URI of the log. Rows that do not fit the graph are left out.
+            position: number of rows to read, such as that of a server's answer. None reads all.
+        Raises:
+            DataError: the log is damaged, or no append ended at the position.
+        """
+        graph = self.open(data, exact=exact, own_batches=True, as_of=as_of)
+        start = start_of(fspath(data))
+        rows = LoggedRows.of(graph, start[0])
+        rows.follow(EventLog(fspath(log), *start), position)
+        return ExtendedGraph(graph, rows.addition)
 
     def predict(
         self,

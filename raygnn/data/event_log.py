@@ -217,11 +217,19 @@ def added_rows(rows: Sequence[tuple[str, str]]) -> AddedRows:
     nodes: dict[str, list[Mapping[str, Any]]] = {}
     edges: dict[str, list[Mapping[str, Any]]] = {}
     for name, text in rows:
-        row = read_json(text, _ROW_DEPTH)
-        if not isinstance(row, dict):
-            raise _invalid(name, "it is not an object of columns")
-        (edges if SEPARATOR in name else nodes).setdefault(name, []).append(row)
+        (edges if SEPARATOR in name else nodes).setdefault(name, []).append(_read_row(name, text))
     return AddedRows(nodes, edges)
+
+
+def logged_rows(uri: str) -> dict[str, list[tuple[Mapping[str, Any], int]]]:
+    """The rows of a log by type, with their arrival in microseconds since 1970. Raises a DataError
+    if the log is damaged.
+    """
+    found: dict[str, list[tuple[Mapping[str, Any], int]]] = {}
+    for segment in EventLog(uri).read():
+        for (name, text), arrived_us in zip(segment.rows, segment.arrived_us, strict=True):
+            found.setdefault(name, []).append((_read_row(name, text), arrived_us))
+    return found
 
 
 def first_segment(entries: Iterable[Entry]) -> list[Entry]:
@@ -247,12 +255,19 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
     return value
 
 
+def _read_row(name: str, text: str) -> Mapping[str, Any]:
+    row = read_json(text, _ROW_DEPTH)
+    if not isinstance(row, dict):
+        raise _invalid(name, "it is not an object of columns")
+    return row
+
+
 def _dumped(name: str, row: Mapping[str, Any]) -> str:
     try:
         text = json.dumps(row, allow_nan=False, separators=(",", ":"), default=_plain)
     except (ValueError, TypeError, RecursionError) as error:
         raise _invalid(name, str(error)) from error
-    added_rows([(name, text)])
+    _read_row(name, text)
     return text
 
 

@@ -306,7 +306,9 @@ def _rows(
         nodes, rows = (items, None) if first.time is None else (None, {"id": items, "time": times})
         if isinstance(first, Explain):
             options = ExplainOptions(num_edges=first.num_edges, num_columns=first.num_columns)
-            return _with_plain_dates(graph.explain(nodes, options, rows=rows).records)
+            of_pairs = isinstance(items[0], tuple) and rows is None
+            seeds = {"pairs": nodes} if of_pairs else {"nodes": nodes, "rows": rows}
+            return _with_plain_dates(graph.explain(options=options, **seeds).records)
         table = graph.predict(nodes, what=first.what, rows=rows)
     elif isinstance(first, Embed):
         table = graph.embed(items, **first.options())

@@ -1,36 +1,23 @@
 """Compaction: the rows of an event log as further files of the tables of a graph.
 
-A compaction is a folder in that of the log, `compacted/POSITION`, with a `graph.yaml` that names
-the files of the tables and files of the log's rows. It is sealed after it was ingested as a check,
-so a killed one is not there. The log itself is not changed.
+See `raygnn.data.compactions`. The log itself is not changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pydantic_core import from_json
 
 from raygnn.config import load_config
-from raygnn.console import warn
-from raygnn.data.checksums import Checksum, Seal, file_checksums, find_damage
+from raygnn.data.compactions import FOLDER, GrownTables, newest_tables, seal_compaction
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.event_log import EventLog
 from raygnn.data.extended_bundle import ExtendedBundle
-from raygnn.data.filesystem import (
-    absolute,
-    exists,
-    files_below,
-    folder_names,
-    join,
-    redact,
-    write_text,
-)
+from raygnn.data.filesystem import absolute, join, redact, write_text
 from raygnn.data.ingest.scan import scan_tables
 from raygnn.data.ingest.schedule import in_process
 from raygnn.data.ingest.table_plan import table_columns
@@ -41,68 +28,6 @@ from raygnn.documents import dump_yaml
 from raygnn.errors import DataError
 from raygnn.inference.logged_rows import LoggedRows
 from raygnn.trained_model import TrainedModel
-
-FOLDER, _RECORD = "compacted", "compacted.json"
-
-
-class GrownTables(NamedTuple):
-    """Tables that contain a log up to a position.
-
-    Attributes:
-        uri: folder of the graph.
-        position, sha256: see `EventLog`; 0 and empty for tables without rows of the log.
-    """
-
-    uri: str
-    position: int = 0
-    sha256: str = ""
-
-
-@dataclass(frozen=True)
-class _Compacted:
-    """The content of `compacted.json`. `base`: URI of the tables without rows of the log."""
-
-    base: str
-    position: int
-    sha256: str
-    num_refused: int
-    file_sizes: dict[str, int]
-    checksums: dict[str, Checksum]
-
-
-def newest_tables(graph: str, log: str | None) -> GrownTables:
-    """The tables of a graph with the most rows of a log. A damaged compaction is left out, with a
-    warning.
-    """
-    base = absolute(graph)
-    root = None if log is None else join(absolute(log), FOLDER)
-    for name in sorted([] if root is None else folder_names(root), reverse=True):
-        folder = join(root or "", name)
-        if not exists(join(folder, _RECORD)):
-            continue
-        try:
-            record = _SEAL.read(folder, _RECORD, _Compacted)
-            if damage := find_damage(folder, record.file_sizes, record.checksums):
-                raise _SEAL.damage(folder, damage)
-        except DataError as error:
-            _warn_once(str(error))
-            continue
-        if record.base == base:
-            return GrownTables(folder, record.position, record.sha256)
-    return GrownTables(base)
-
-
-@cache
-def _warn_once(text: str) -> None:
-    warn(text)
-
-
-def start_of(tables: str) -> tuple[int, str]:
-    """Position and sha256 of the log that tables contain, if they are a compaction."""
-    if not exists(join(tables, _RECORD)):
-        return 0, ""
-    record = _SEAL.read(tables, _RECORD, _Compacted)
-    return record.position, record.sha256
 
 
 def overrides_of(overrides: Sequence[str], graph: str, log: str | None, tables: str) -> list[str]:
@@ -161,11 +86,7 @@ def compact(
                 f"{wanted:,}. Check data.on_error, and that the tables have not changed.",
                 id="events-compacted-rows",
             )
-    sizes = {name: size for name, size in files_below(folder).items() if name != _RECORD}
-    sums = file_checksums(folder, sizes)
-    record = (absolute(graph), rows.position, rows.sha256, rows.num_refused, sizes, sums)
-    _SEAL.write(folder, _RECORD, _Compacted(*record))
-    return GrownTables(folder, rows.position, rows.sha256)
+    return seal_compaction(folder, graph, rows.position, rows.sha256, rows.num_refused)
 
 
 def _write(
@@ -217,12 +138,3 @@ def _table(
                 id="events-compacted-column",
             ) from error
     return pa.table(arrays)
-
-
-_SEAL = Seal(
-    "raygnn/compacted",
-    1,
-    damaged="events-compacted-damaged",
-    outdated="events-compacted-outdated",
-    remedy="Remove the folder and compact again",
-)

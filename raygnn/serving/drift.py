@@ -8,16 +8,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from raygnn.data.arrays import thinned
 from raygnn.data.edge_types import edge_type_name, type_name
-from raygnn.data.event_log import EventLog, added_rows
 from raygnn.data.manifest import DenseFeature, Manifest, manifest_folder
 from raygnn.data.tables.files import list_files
 from raygnn.data.tables.read_ids import read_columns
 from raygnn.inference.open_graph import OpenGraph
+from raygnn.inference.result_tables import Table
+from raygnn.inference.seed_times import seed_edges
+from raygnn.loops.tasks.edge_prediction.target import EdgeOutput
+from raygnn.loops.tasks.label_target import LabelOutput
 from raygnn.loops.tasks.node_classification.target import NodeOutput
-from raygnn.serving.monitoring import AnsweredRow, Figure, Limits
+from raygnn.serving.monitoring import AnsweredRow, Figure, Limits, scores_of
 
 _NUM_BINS = 10
 _MAX_CATEGORIES = 50
@@ -30,57 +34,76 @@ def prediction_drift(
 ) -> Iterator[Figure]:
     """Drift of recorded predictions against those of rows of the graph."""
     output = graph.saved.spec.output
-    if not isinstance(output, NodeOutput):
+    if not isinstance(output, LabelOutput):
         return
-    if output.table is not None and output.table in graph.bundle.training_tables:
-        rows = graph.bundle.training_tables[output.table]
+    reference = _reference(graph, output).arrow.to_pylist()
+    given = [answer.row for answer in answers]
+    columns = zip(_compared(output, reference), _compared(output, given), strict=True)
+    for number, (before, now) in enumerate(columns, 1):
+        is_alone = output.problem == "multi_class" or output.num_outputs == 1
+        name = "prediction" if is_alone else f"prediction.{number}"
+        yield _psi_figure(name, "answers", before, now, limits)
+
+
+def _reference(graph: OpenGraph, output: LabelOutput) -> Table:
+    """Predictions of rows of a training table, of edges, or of nodes of the graph."""
+    bundle = graph.bundle
+    if isinstance(output, EdgeOutput):
+        edges = seed_edges(graph.saved.spec, bundle, output.edge_type)
+        ends = edges.ends(thinned(edges.positions_of_rows(), _MAX_REFERENCE))
+        pairs = [bundle.take_ids(*end) for end in zip(output.ends, ends, strict=True)]
+        return graph.predict(pa.table(pairs, names=["source_id", "target_id"]))
+    assert isinstance(output, NodeOutput)
+    if output.table is not None and output.table in bundle.training_tables:
+        rows = bundle.training_tables[output.table]
         chosen = thinned(np.arange(rows.num_rows), _MAX_REFERENCE)
-        ids = graph.bundle.take_ids(output.node_type, rows.node_ids(chosen))
+        ids = bundle.take_ids(output.node_type, rows.node_ids(chosen))
         times = {} if rows.time is None else {"time": _as_given(rows.time[chosen], rows.time_unit)}
-        reference = graph.predict(rows={"id": ids, **times}).arrow.to_pylist()
-    else:
-        ids = graph.bundle.ids(output.node_type)
-        chosen = thinned(np.arange(len(ids)), _MAX_REFERENCE)
-        reference = graph.predict(ids.take(chosen)).arrow.to_pylist()
-    before, now = ([_score(row) for row in rows] for rows in (reference, [a.row for a in answers]))
-    yield _psi_figure("prediction", "answers", before, now, limits)
+        return graph.predict(rows={"id": ids, **times})
+    ids = bundle.ids(output.node_type)
+    return graph.predict(ids.take(thinned(np.arange(len(ids)), _MAX_REFERENCE)))
 
 
-def _score(row: Mapping[str, Any]) -> Any:
-    """The compared value of a prediction: the number, or the class with a coarse probability."""
-    probability, prediction = row.get("probability"), row.get("prediction")
-    if isinstance(probability, list):
-        prediction, probability = int(np.argmax(probability)), max(probability)
-    if probability is None or isinstance(prediction, list):
-        return prediction
-    return f"{prediction} {math.floor(min(probability, 0.999) * 5) / 5:.1f}"
+def _compared(output: LabelOutput, rows: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+    """Columns of predictions: the class with a coarse probability, labels, or numbers."""
+    scores = scores_of(output, rows)
+    if output.problem == "multi_class":
+        steps = np.floor(np.exp(scores.max(axis=1)).clip(max=0.999) * 5) / 5
+        return [[f"{c} {step:.1f}" for c, step in zip(scores.argmax(axis=1), steps, strict=True)]]
+    columns = scores > 0 if output.problem == "multi_label" else scores
+    return [column.astype(np.float64).tolist() for column in columns.T]
 
 
 def input_drift(
-    graph: OpenGraph, uri: str, answers: Sequence[AnsweredRow], log: str | None, limits: Limits
+    graph: OpenGraph,
+    uri: str,
+    answers: Sequence[AnsweredRow],
+    logged: Mapping[str, Sequence[tuple[Mapping[str, Any], int]]],
+    limits: Limits,
 ) -> Iterator[Figure]:
-    """Drift of columns: those of answered nodes, and of the rows of an event log, against the
-    tables; and the share of answered nodes without edges.
+    """Drift of columns: those of answered nodes, or of both ends of edges, and of the rows of an
+    event log, against the tables; and the share of answered nodes without edges.
     """
     manifest = graph.manifest()
-    node_type = graph.saved.spec.output.ends[0]
+    output = graph.saved.spec.output
     assert manifest is not None
-    answered = {answer.id for answer in answers}
-    table = manifest.node_types[node_type]
-    known = _columns(manifest, uri, node_type)
-    ids = known.pop(table.id)
-    is_answered = [id in answered for id in ids]
-    for name, values in known.items():
-        chosen = [value for value, is_one in zip(values, is_answered, strict=True) if is_one]
-        yield from _column_figures(f"{node_type}.{name}", "answers", values, chosen, limits)
-    yield from _cold_share(graph, node_type, answered, limits)
-    if log is None:
-        return
-    for type_, rows in _logged(log).items():
+    answered: dict[str, set[Any]] = {}
+    for answer in answers:
+        ends = answer.id if isinstance(answer.id, tuple) else (answer.id,)
+        for node_type, id in zip(output.ends, ends, strict=False):
+            answered.setdefault(node_type, set()).add(id)
+    for node_type, ids in answered.items():
+        known = _columns(manifest, uri, node_type)
+        is_answered = [id in ids for id in known.pop(manifest.node_types[node_type].id)]
+        for name, values in known.items():
+            chosen = [value for value, is_one in zip(values, is_answered, strict=True) if is_one]
+            yield from _column_figures(f"{node_type}.{name}", "answers", values, chosen, limits)
+        yield from _cold_share(graph, node_type, ids, limits)
+    for type_, rows in logged.items():
         known = _columns(manifest, uri, type_) if type_ in map(type_name, manifest.tables) else {}
         for name, values in known.items():
             if name not in _keys(manifest, type_):
-                now = [row.get(name) for row in rows]
+                now = [row.get(name) for row, _ in rows]
                 yield from _column_figures(f"{type_}.{name}", "log", values, now, limits)
 
 
@@ -118,16 +141,6 @@ def _keys(manifest: Manifest, type_: str) -> list[str]:
         return [manifest.node_types[type_].id]
     (edges,) = (e for e in manifest.edge_types if edge_type_name(e.type) == type_)
     return [edges.source, edges.target]
-
-
-def _logged(uri: str) -> dict[str, list[Mapping[str, Any]]]:
-    found: dict[str, list[Mapping[str, Any]]] = {}
-    for segment in EventLog(uri).read():
-        rows = added_rows(segment.rows)
-        for tables in (rows.nodes, rows.edges):
-            for name, of_type in tables.items():
-                found.setdefault(name, []).extend(of_type)
-    return found
 
 
 def _column_figures(

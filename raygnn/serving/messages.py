@@ -33,6 +33,12 @@ NodeIds: TypeAlias = Annotated[
     Annotated[list[StrictInt], _FIRST_PROBLEM] | Annotated[list[StrictStr], _FIRST_PROBLEM],
     Field(min_length=1, description="Original ids of the graph's tables."),
 ]
+Pairs: TypeAlias = Annotated[
+    list[tuple[NodeId, NodeId]],
+    Field(
+        min_length=1, fail_fast=True, description="Original ids of anchors and targets, by pair."
+    ),
+]
 Moment: TypeAlias = StrictInt | StrictFloat | StrictStr
 Row: TypeAlias = dict[str, Any]
 Rows: TypeAlias = dict[str, Annotated[list[Row], _FIRST_PROBLEM]]
@@ -108,7 +114,7 @@ class Question(BaseModel):
 class _AtTimes(Question):
     ITEMS: ClassVar[str] = "nodes"
 
-    nodes: NodeIds = Field(validation_alias=AliasChoices("nodes", "ids"))
+    nodes: NodeIds | Pairs = Field(validation_alias=AliasChoices("nodes", "ids", "pairs"))
     time: Moment | Annotated[list[Moment], _FIRST_PROBLEM] | None = Field(
         None,
         description="What is known at this time: one for all nodes, or one each; an ISO 8601 date, "
@@ -130,7 +136,7 @@ class _AtTimes(Question):
 
 
 class Predict(_AtTimes):
-    """Predictions of nodes of the type that the model predicts."""
+    """Predictions of nodes of the type that the model predicts, or of pairs of a model of edges."""
 
     what: Literal["predictions", "probabilities"] | None = Field(
         None, description="Null is predictions; probabilities gives one of each class or label."
@@ -138,7 +144,7 @@ class Predict(_AtTimes):
 
 
 class Explain(_AtTimes):
-    """Explanations of predictions of nodes, by columns and edges."""
+    """Explanations of predictions of nodes or pairs, by columns and edges."""
 
     num_edges: int = Field(ExplainOptions.num_edges, ge=1, description="Most edges of a row.")
     num_columns: int = Field(
@@ -169,9 +175,7 @@ class Score(Question):
 
     ITEMS: ClassVar[str] = "pairs"
 
-    pairs: Annotated[list[tuple[NodeId, NodeId]], Field(min_length=1, fail_fast=True)] = Field(
-        description="Original ids of anchor and target."
-    )
+    pairs: Pairs
     edge_type: str | None = Field(None, description="src__rel__dst, of several relations.")
     score: Literal["decoder", "inner_product"] | None = Field(
         None, description="Null takes the decoder of a model of links, else the inner product."
@@ -201,13 +205,15 @@ class TopK(Question, TopKOptions):
 
 
 class Prediction(BaseModel):
-    """A node's prediction; `probability` of classes, and a list with `what: probabilities`; the
-    ends of the range that contains 80 % of the numbers.
+    """The prediction of a node, or of a pair with both ids; `probability` of classes, and a list
+    with `what: probabilities`; the ends of the range that contains 80 % of the numbers.
 
     `time` is that of the request, as ISO 8601 in UTC where it is a date.
     """
 
-    id: NodeId
+    id: NodeId | None = None
+    source_id: NodeId | None = None
+    target_id: NodeId | None = None
     time: Moment | None = None
     prediction: int | float | str | list[int] | list[float] | None = None
     probability: float | list[float] | None = None
@@ -250,7 +256,7 @@ class Explained(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    id: NodeId
+    id: NodeId | None = None
     time: Moment | None = None
     prediction: int | float | str
     score: float

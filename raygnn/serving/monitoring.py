@@ -10,17 +10,24 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic_core import from_json
 
 from raygnn.data.edge_types import edge_type_name
-from raygnn.data.event_log import EventLog
 from raygnn.data.time_units import date_as_time, window_as_time
 from raygnn.errors import ConfigError, DataError
 from raygnn.inference.open_graph import OpenGraph
 from raygnn.loops.baselines import is_error, precision_of
+from raygnn.loops.tasks.label_target import LabelOutput
 from raygnn.loops.tasks.link_prediction.target import LinkOutput
-from raygnn.loops.tasks.node_classification.target import NodeOutput
-from raygnn.metrics import AUROC, R2, Accuracy, MeanAbsoluteError, RootMeanSquaredError, metrics_of
+from raygnn.metrics import (
+    AUROC,
+    R2,
+    Accuracy,
+    F1Macro,
+    F1Micro,
+    MeanAbsoluteError,
+    RootMeanSquaredError,
+    metrics_of,
+)
 from raygnn.outputs.comparison import Comparison
 from raygnn.outputs.html_page import Chart, Series, show
 from raygnn.serving.messages import Predict, TopK
@@ -39,8 +46,12 @@ FIGURES = {
 }
 _METRICS: dict[str, tuple[Any, ...]] = {
     "multi_class": (Accuracy, AUROC),
+    "multi_label": (F1Micro, F1Macro, AUROC),
     "regression": (MeanAbsoluteError, RootMeanSquaredError, R2),
 }
+
+
+_LEAST_PROBABILITY = 1e-12
 
 
 @dataclass(frozen=True)
@@ -67,8 +78,8 @@ class Figure:
 
 @dataclass(frozen=True)
 class AnsweredRow:
-    """A prediction, or the neighbors of an anchor, by rank. `at`: when it was answered, in
-    microseconds since 1970.
+    """A prediction, or the neighbors of an anchor, by rank. `id`: of an edge, those of both ends;
+    `at`: when it was answered, in microseconds since 1970.
     """
 
     id: Any
@@ -109,7 +120,7 @@ def answered_rows(records: Sequence[Record]) -> list[AnsweredRow]:
     for record in records:
         at = date_as_time(record.at) if record.at else None
         if isinstance(record.question, Predict):
-            found += [AnsweredRow(row["id"], row.get("time"), row, at) for row in record.rows]
+            found += [AnsweredRow(_id(row), row.get("time"), row, at) for row in record.rows]
         elif isinstance(record.question, TopK):
             by_anchor: dict[Any, list[Any]] = {anchor: [] for anchor in record.question.anchors}
             for row in record.rows:
@@ -119,24 +130,31 @@ def answered_rows(records: Sequence[Record]) -> list[AnsweredRow]:
     return found
 
 
+def _id(row: Mapping[str, Any]) -> Any:
+    return row["id"] if "id" in row else (row["source_id"], row["target_id"])
+
+
 #: A metric of answers with their labels: name, value and standard error.
 _Measured = Iterator[tuple[str, float, float]]
 
 
 def served_metrics(
-    output: NodeOutput | LinkOutput,
+    output: LabelOutput | LinkOutput,
     answers: Sequence[AnsweredRow],
     labels: Mapping[Any, Any],
     test: Mapping[str, Any],
     every: str,
     limits: Limits,
+    task: str | None = None,
 ) -> Iterator[Figure]:
     """Metrics of answers whose labels are known, by window of the time of the answer.
 
     Args:
         labels: by id and time, or by id and None; of links, `KnownLink`s by anchor.
         test: `metrics.json` of the run.
+        task: of a run of several.
     """
+    split = "test" if task is None else f"test/{task}"
     windows: dict[str, list[tuple[AnsweredRow, Any]]] = {}
     width = window_as_time(every, "us", "--every")
     assert isinstance(width, int)
@@ -153,10 +171,10 @@ def served_metrics(
         if isinstance(output, LinkOutput):
             measured = _link_metrics(rows)
         else:
-            measured = _node_metrics(output, rows)
+            measured = _label_metrics(output, rows)
         for name, value, error in measured:
-            own = test.get("standard_errors", {}).get(f"test/{name}", 0.0)
-            of_test = test.get(f"test/{name}")
+            own = test.get("standard_errors", {}).get(f"{split}/{name}", 0.0)
+            of_test = test.get(f"{split}/{name}")
             alarm = ""
             if of_test is not None and len(rows) >= limits.least_rows:
                 loss = (value - of_test) * (1 if is_error(name) else -1)
@@ -168,26 +186,43 @@ def served_metrics(
                 yield Figure("raygnn_test_metric", of_test, (("metric", name),))
 
 
-def _node_metrics(output: NodeOutput, rows: Sequence[tuple[AnsweredRow, Any]]) -> _Measured:
-    classes = output.shown_classes if output.class_names else range(output.num_outputs)
-    codes = {label: code for code, label in enumerate(classes)}
-    is_number = output.problem == "regression"
-    given = np.array([label if is_number else codes.get(label, -1) for _, label in rows])
-    if not is_number and given.min() < 0:
-        raise DataError(
-            f"--labels has classes that the model does not predict, such as "
-            f"{rows[int(given.argmin())][1]!r}. Write them as in training.",
-            id="monitor-labels",
-        )
-    scores = np.array([_scores(output, codes, answer.row) for answer, _ in rows])
+def _label_metrics(output: LabelOutput, rows: Sequence[tuple[AnsweredRow, Any]]) -> _Measured:
+    """Metrics of order need all probabilities, which an answer may lack."""
+    targets = _targets(output, [label for _, label in rows])
+    answered = [answer.row for answer, _ in rows]
     kinds = [kind(output.num_outputs, output.problem) for kind in _METRICS[output.problem]]
+    if not all(_has_all(output, row) for row in answered):
+        kinds = [kind for kind in kinds if not isinstance(kind, AUROC)]
     for kind in kinds:
         if isinstance(kind, AUROC):
             kind.positive = output.positive_class
-    precision = precision_of(output.problem, output.num_outputs, given, output.positive_class)
-    values = metrics_of(kinds, torch.from_numpy(scores), torch.from_numpy(given))
-    for name, value in values.items():
+    precision = precision_of(output.problem, output.num_outputs, targets, output.positive_class)
+    scores = torch.from_numpy(scores_of(output, answered))
+    for name, value in metrics_of(kinds, scores, torch.from_numpy(targets)).items():
         yield name, value, precision.standard_error(name, value) or math.nan
+
+
+def _targets(output: LabelOutput, labels: Sequence[Any]) -> np.ndarray:
+    """Labels as metrics read them. Raises a DataError if the model does not predict one."""
+    codes = _codes(output)
+    targets = [_target(output, codes, label) for label in labels]
+    for label, target in zip(labels, targets, strict=True):
+        if target is None:
+            raise DataError(
+                f"--labels has values that the model does not predict, such as {label!r}. Write "
+                f"{output.words} as in training.",
+                id="monitor-labels",
+            )
+    return np.array(targets)
+
+
+def _target(output: LabelOutput, codes: Mapping[Any, int], label: Any) -> Any:
+    if output.problem == "multi_class":
+        return None if isinstance(label, list) else codes.get(label)
+    values = np.atleast_1d(label)
+    fits = values.dtype.kind in "biuf" and len(values) == output.num_outputs
+    is_label = output.problem == "multi_label"
+    return values.astype(np.float64) if fits and not (is_label and set(values) - {0, 1}) else None
 
 
 def _link_metrics(rows: Sequence[tuple[AnsweredRow, set[Any]]]) -> _Measured:
@@ -215,36 +250,55 @@ def as_number(time: Any) -> Any:
     return date_as_time(text) if isinstance(text, str) else text
 
 
-def logged_links(graph: OpenGraph, log: str) -> dict[Any, list[KnownLink]]:
-    """The links of a model's relations in an event log, by anchor, at their own times or when they
-    were appended.
+def logged_links(
+    graph: OpenGraph, logged: Mapping[str, Sequence[tuple[Mapping[str, Any], int]]]
+) -> dict[Any, list[KnownLink]]:
+    """The links of a model's relations among the rows of an event log, by anchor, at their own
+    times or when they were appended.
     """
     manifest, found = graph.manifest(), dict[Any, list[KnownLink]]()
     assert manifest is not None
     tables = {edge_type_name(e.type): e for e in manifest.edge_types}
-    wanted = {
-        n: tables[n] for n in map(edge_type_name, graph.saved.spec.output.links) if n in tables
-    }
-    for segment in EventLog(log).read():
-        for (name, text), arrived_us in zip(segment.rows, segment.arrived_us, strict=True):
-            if (table := wanted.get(name)) is not None:
-                row = from_json(text)
+    for name in map(edge_type_name, graph.saved.spec.output.links):
+        if (table := tables.get(name)) is not None:
+            for row, arrived_us in logged.get(name, ()):
                 time = row.get(table.time.column) if table.time is not None else arrived_us
                 link = KnownLink(row[table.target], None if time is None else as_number(time))
                 found.setdefault(row[table.source], []).append(link)
     return found
 
 
-def _scores(output: NodeOutput, codes: Mapping[Any, int], row: Mapping[str, Any]) -> list[float]:
-    """Logarithms of probabilities, or a number."""
+def scores_of(output: LabelOutput, rows: Sequence[Mapping[str, Any]]) -> np.ndarray:
+    """[num_rows, num_outputs] of answers: logarithms of probabilities of classes, logits of labels,
+    or numbers. Probabilities that an answer lacks are equal; labels without any are -1 and 1.
+    """
+    codes = _codes(output)
+    return np.array([_scores(output, codes, row) for row in rows], np.float64)
+
+
+def _scores(output: LabelOutput, codes: Mapping[Any, int], row: Mapping[str, Any]) -> Any:
     if output.problem == "regression":
-        return [float(row["prediction"])]
-    given = row["probability"]
-    if not isinstance(given, list):
-        others = (1 - given) / max(output.num_outputs - 1, 1)
+        return np.atleast_1d(row["prediction"])
+    if output.problem == "multi_label" and "probability" not in row:
+        return 2 * np.array(row["prediction"]) - 1
+    probability = row["probability"]
+    if not isinstance(probability, list):
+        others = (1 - probability) / max(output.num_outputs - 1, 1)
         chosen = codes[row["prediction"]]
-        given = [given if code == chosen else others for code in range(output.num_outputs)]
-    return [math.log(max(each, 1e-12)) for each in given]
+        probability = [probability if c == chosen else others for c in range(output.num_outputs)]
+    p = np.maximum(probability, _LEAST_PROBABILITY)
+    is_label = output.problem == "multi_label"
+    return np.log(p) - np.log(np.maximum(1 - p, _LEAST_PROBABILITY)) if is_label else np.log(p)
+
+
+def _has_all(output: LabelOutput, row: Mapping[str, Any]) -> bool:
+    is_binary = output.problem == "multi_class" and output.num_outputs == 2
+    return is_binary or isinstance(row.get("probability"), list)
+
+
+def _codes(output: LabelOutput) -> dict[Any, int]:
+    classes = output.shown_classes if output.class_names else range(output.num_outputs)
+    return {label: code for code, label in enumerate(classes)}
 
 
 def _date(microseconds: int) -> str:
@@ -294,14 +348,12 @@ def page(title: str, figures: Sequence[Figure]) -> str:
     return Comparison(title, f"{alarms} alarms", [], {"Figures": (heads, cells)}, charts).html()
 
 
-def check_output(output: Any) -> NodeOutput | LinkOutput:
+def check_output(output: Any) -> LabelOutput | LinkOutput:
     """Raises a ConfigError for models whose answers are not monitored."""
-    is_monitored = isinstance(output, NodeOutput) and output.problem in _METRICS
-    if not is_monitored and not isinstance(output, LinkOutput):
+    if not isinstance(output, LabelOutput | LinkOutput):
         raise ConfigError(
-            "the model is invalid: only links, and predictions of a class or a number of nodes, "
-            "are monitored. Compare other models with `raygnn report`.",
+            "the model is invalid: only links, and labels of nodes and edges, are monitored. "
+            "Compare other models with `raygnn report`.",
             id="monitor-output",
         )
-    assert isinstance(output, NodeOutput | LinkOutput)
     return output

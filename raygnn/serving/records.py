@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from pydantic_core import from_json
 
@@ -31,6 +34,9 @@ _KINDS: dict[str, type[Question]] = {
 }
 #: `raygnn monitor` writes its figures beside the answers.
 FIGURES_SUFFIX = ".prom"
+_BLOCK_BYTES = 65_536
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class Record(NamedTuple):
@@ -44,11 +50,14 @@ class Record(NamedTuple):
 
 
 class Recorder:
-    """Appends answers to a local file."""
+    """Appends answers to a local file. An answer that cannot be written is left out, with a
+    warning; so is one that a killed server wrote in part.
+    """
 
     def __init__(self, path: str) -> None:
         self._figures = Path(f"{path}{FIGURES_SUFFIX}")
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115, closed by `close`
+        self._file = open(path, "a+b", buffering=0)  # noqa: SIM115, closed by `close`
+        self._file.truncate(_end_of_lines(self._file))
         self._lock = threading.Lock()
 
     def record(self, route: str, request: bytes, answer: AnsweredRows) -> None:
@@ -61,8 +70,15 @@ class Recorder:
             "version": asdict(answer.version),
             "rows": list(answer),
         }
+        line = json.dumps(content).encode() + b"\n"
         with self._lock:
-            self._file.write(json.dumps(content).encode() + b"\n")
+            end = self._file.seek(0, os.SEEK_END)
+            try:
+                if self._file.write(line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError as error:
+                self._file.truncate(end)
+                _LOGGER.warning("An answer was not recorded: %s", error)
 
     def record_question(self, question: Question, answer: AnsweredRows) -> None:
         body = question.model_dump_json(exclude_none=True).encode()
@@ -74,6 +90,19 @@ class Recorder:
 
     def close(self) -> None:
         self._file.close()
+
+
+def _end_of_lines(file: BinaryIO) -> int:
+    """The position after the last complete line."""
+    end = file.seek(0, os.SEEK_END)
+    while end:
+        begin = max(end - _BLOCK_BYTES, 0)
+        file.seek(begin)
+        place = file.read(end - begin).rfind(b"\n")
+        if place >= 0:
+            return begin + place + 1
+        end = begin
+    return 0
 
 
 def read_records(uri: str) -> Iterator[Record]:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeVar
 
 from raygnn.console import say, warn
@@ -55,7 +54,6 @@ class CurrentReplicas:
         self._lease = _Lease(name, replicas)
         self._changing = threading.Lock()
         self._recent: deque[tuple[Question, AnsweredRows]] = deque(maxlen=_MAX_RECENT)
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._shadow: Asked | None = None
         self._keep: Callable[[Question, AnsweredRows], None] | None = None
         self._shadowed: set[asyncio.Task[None]] = set()
@@ -69,7 +67,6 @@ class CurrentReplicas:
         self._shadow, self._keep = replicas, keep
 
     async def ask(self, question: Question) -> Answer:
-        self._loop = asyncio.get_running_loop()
         with self._changing:
             lease = self._lease
             lease.num_asked += 1
@@ -109,7 +106,7 @@ class CurrentReplicas:
                 if lease is self._lease:
                     raise
 
-    def check(self, replicas: Asked) -> str:
+    async def check(self, replicas: Asked) -> str:
         """Asks other replicas the latest questions, and returns a sentence on their answers.
 
         Raises a ResourceError if one has no answer, or another number of rows.
@@ -117,11 +114,7 @@ class CurrentReplicas:
         num_different = 0
         recent = list(self._recent)
         for question, rows in recent:
-            assert self._loop is not None
-            asking: Future[Any] = asyncio.run_coroutine_threadsafe(
-                replicas.ask(question), self._loop
-            )
-            answer = asking.result()
+            answer = await replicas.ask(question)
             if not isinstance(answer, AnsweredRows) or len(answer) != len(rows):
                 cause = getattr(answer, "message", "it has other rows")
                 raise ResourceError(
@@ -182,6 +175,8 @@ class Follower(Generic[TargetT]):
             try:
                 self.look()
             except Exception as error:
+                if self._stops.is_set():  # so may be Ray, or the replicas
+                    return
                 if not isinstance(error, RaygnnError):
                     _LOGGER.exception("The model could not be replaced.")
                 warn(f"{self._current.name} still answers: {error}")
@@ -195,7 +190,8 @@ class Follower(Generic[TargetT]):
         self._left_out = wanted, time.monotonic() + _RETRY_AFTER_S
         replicas, prepare = self._start(wanted)
         try:
-            checked = self._current.check(replicas)
+            # In a loop of its own, because that of the web server may end meanwhile.
+            checked = asyncio.run(self._current.check(replicas))
             prepare()
         except BaseException:
             replicas.stop()

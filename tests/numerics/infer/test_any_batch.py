@@ -19,15 +19,17 @@ import yaml
 import raygnn
 import raygnn.events
 import raygnn.infer
+import raygnn.monitor
 import raygnn.replay
 import raygnn.train
 from raygnn.data.checksums import Seal
+from raygnn.data.compactions import newest_tables
 from raygnn.data.event_log import Entry, EventLog
 from raygnn.inference.open_graph import OpenGraph
 from raygnn.models.hetero import CONVS
 from raygnn.serving import compaction
 from raygnn.serving.answers import Answers
-from raygnn.serving.compaction import newest_tables, overrides_of
+from raygnn.serving.compaction import overrides_of
 from raygnn.serving.messages import Embed, NewRows, Predict, Question, Refused, Score, TopK
 from raygnn.serving.records import Recorder
 from raygnn.trained_model import TrainedModel
@@ -255,9 +257,35 @@ def test_any_nodes_and_pairs_are_predicted_as_among_all(case: Case) -> None:
             answered = _values(_answer(answers, Score(pairs=pairs)), "score")
             assert answered == pytest.approx(scores, rel=1e-3, abs=1e-4)
         if case.task == "edges":
-            assert np.isfinite(graph.predict(pairs)["prediction"]).all()
+            predicted = graph.predict(pairs)["prediction"]
+            assert np.isfinite(predicted).all()
+            answer = _answer(answers, Predict.parse(json.dumps({"pairs": pairs}).encode()))
+            assert _values(answer, "prediction") == pytest.approx(predicted, rel=1e-3, abs=1e-4)
+            assert [(row["source_id"], row["target_id"]) for row in answer] == pairs
         if case.task == "links":
             assert len(_answer(answers, TopK(anchors=users.tolist(), k=2))) == 2 * len(users)
+
+
+def test_answers_for_edges_are_monitored(case: Case, tmp_path: Path) -> None:
+    if case.task != "edges":
+        pytest.skip("others are in test_answers.py")
+    edges = pd.read_parquet(Path(case.old) / "buys.parquet")[["user", "item", "stars"]]
+    question = Predict(nodes=list(zip(edges["user"], edges["item"], strict=True)))
+    answer, recorder = _answer(case.answers, question), Recorder(str(tmp_path / "a.jsonl"))
+    recorder.record_question(question, answer)
+    recorder.close()
+    edges.columns = ["source_id", "target_id", "stars"]
+    edges.to_csv(tmp_path / "labels.csv", index=False)
+    how = {"labels": tmp_path / "labels.csv", "least_rows": 1}
+    figures = raygnn.monitor.monitor(case.run, tmp_path / "a.jsonl", case.old, **how)
+    found = {(figure.name, figure.of.split()[0]): figure.value for figure in figures if figure.of}
+    expected = np.abs(
+        _values(answer, "prediction")
+        - edges.groupby(["source_id", "target_id"])["stars"].transform("last")
+    )
+    assert found["raygnn_served_metric", "mae"] == pytest.approx(expected.mean(), rel=1e-6)
+    assert found["raygnn_drift_psi", "prediction"] == pytest.approx(0, abs=1e-6)
+    assert {"user", "item"} == {of for name, of in found if name == "raygnn_cold_share"}
 
 
 @pytest.mark.parametrize("users", [NEW, NEW[:1], NEW[1:]], ids=["both", "with-edges", "alone"])
@@ -332,6 +360,8 @@ def test_a_followed_log_gives_the_whole_tables(
     restarted = [_restarted(case, uri)]
     _check_compacted(case, uri, ends[-1], monkeypatch)
     restarted.append(_restarted(case, uri))  # which has nothing more to read
+    log.append([Entry.of(edges={BUYS: case.new.edges[BUYS][:1]})])
+    _check_followed_compaction(case, tmp_path, uri)
     once = tmp_path / "once"  # all rows in one segment
     EventLog.create(str(once)).append([Entry(rows, "all")])
     whole, together = (
@@ -386,6 +416,34 @@ def _restarted(case: Case, log: str) -> Answers:
     return Answers(model, follow=log, start=tables[1:])
 
 
+def _check_followed_compaction(case: Case, folder: Path, log: str) -> None:
+    """Rows that the tables of a compaction contain are not read again from the log."""
+    if case.task != "rows":
+        return
+    tables = newest_tables(case.old, log).uri
+    keys = overrides_of([], case.old, log, tables)
+    opened = raygnn.load(case.run, keys).followed(tables, log)
+    case.asked[["user", "day"]].to_csv(folder / "rows.csv", index=False)
+    asked = [
+        "--rows",
+        str(folder / "rows.csv"),
+        "--out",
+        str(folder / "out.parquet"),
+        "--overwrite",
+    ]
+    assert raygnn.infer.main([case.run, *asked, "--follow", log, *keys]) == 0
+    whole = case.model.followed(case.old, log)
+    column = "prediction"
+    expected = whole.predict(rows=case.asked[["user", "day"]])[column]
+    np.testing.assert_array_equal(
+        opened.predict(rows=case.asked[["user", "day"]])[column], expected
+    )
+    written = pq.read_table(folder / "out.parquet")[column].to_pylist()
+    np.testing.assert_array_equal(written, expected)
+    for edge_type in whole.bundle.edge_types:
+        assert opened.bundle.num_edges(edge_type) == whole.bundle.num_edges(edge_type)
+
+
 def _check_replayed(case: Case, folder: Path, log: str, given: list[Any]) -> None:
     """Answers are computed again bit for bit, by a server and by infer."""
     answers, recorder = folder / "answers.jsonl", Recorder(str(folder / "answers.jsonl"))
@@ -411,3 +469,6 @@ def _check_replayed(case: Case, folder: Path, log: str, given: list[Any]) -> Non
     assert raygnn.infer.main([case.run, *asked, "--data.uri", case.old]) == 0
     written = pq.read_table(folder / "out.parquet")["probability"].to_pylist()
     assert written == [row["probability"] for row in answer]
+    opened = case.model.followed(case.old, log, version.position)
+    again = opened.predict(rows=rows.astype({"day": "datetime64[us]"}), what="probabilities")
+    assert again["probability"].tolist() == written

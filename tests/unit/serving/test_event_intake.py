@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,20 +18,26 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import yaml
 
 pytest.importorskip("fastapi")  # an extra
 from fastapi.testclient import TestClient
 
 from raygnn.data import filesystem
 from raygnn.data.added_rows import RowReader
+from raygnn.data.checksums import Seal
+from raygnn.data.compactions import newest_tables
 from raygnn.data.event_log import Entry, EventLog
+from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.ingest.plan_bundle import IngestOptions
+from raygnn.data.manifest import Manifest
 from raygnn.data.time_units import AsOf
 from raygnn.errors import ResourceError
 from raygnn.inference.logged_rows import LoggedRows
 from raygnn.inference.seed_times import SeedTimes
 from raygnn.serving.app import build_app
+from raygnn.serving.compaction import compact, overrides_of
 from raygnn.serving.event_intake import EventIntake
 from raygnn.serving.messages import Appended, Events
 from tests.graph_writer import write_graph
@@ -142,6 +151,118 @@ def test_several_clients_and_another_writer_lose_nothing(intake, graph, tmp_path
     ids = rows.addition.ids["n"].to_pylist()
     assert len(ids) == len(set(ids)) == 12 + 4 + 4
     assert len(rows.addition.edges["n", "to", "n"].sources) == 12
+
+
+@dataclass
+class _Server:
+    """A server's intake, and the tables and rows that its replicas answer from."""
+
+    base: str
+    log: str
+    cache: Path
+
+    def opened(self, overrides: Sequence[str]) -> Any:
+        keys = dict(zip(overrides[::2], overrides[1::2], strict=True))
+        uri, allowed = keys["--data.uri"], yaml.safe_load(keys.get("--data.allow_outside", "[]"))
+        options = IngestOptions(allow_outside=tuple(allowed))
+        bundle = ingest(uri, options, self.cache)
+        return SimpleNamespace(
+            saved=SAVED,
+            bundle=bundle,
+            row_reader=RowReader(uri, bundle, ["x", "time"], options),
+            times=SeedTimes(AsOf("time", 10), is_latest=True),
+            manifest=lambda: Manifest.load(uri, options.allow_outside),
+            open=lambda: self.opened(overrides),
+        )
+
+    def start(self) -> None:
+        """With the newest tables, of which rows before their position are a part."""
+        tables = newest_tables(self.base, self.log)
+        graph = self.opened(overrides_of([], self.base, self.log, tables.uri))
+        self.bundle, self.rows = graph.bundle, LoggedRows.of(graph, tables.position)
+        self._read = EventLog(self.log, *tables[1:])
+        self.intake = EventIntake(LoggedRows.of(graph, tables.position), EventLog.create(self.log))
+
+    def content(self) -> tuple[list[tuple[str, float]], list[tuple[str, str, int]]]:
+        """All nodes and edges by original ids, after the replicas have looked at the log."""
+        self.rows.follow(self._read)
+        graph, edge_type = ExtendedBundle(self.bundle, self.rows.addition), ("n", "to", "n")
+        ids = graph.ids("n").to_pylist()
+        x = graph.rows("n", "x", np.arange(len(ids))).reshape(-1).tolist()
+        known, added = self.bundle.csc(edge_type), self.rows.addition.edges[edge_type]
+        targets = np.repeat(np.arange(len(known.indptr) - 1), np.diff(known.indptr))
+        ends = [*zip(known.indices.tolist(), targets.tolist(), strict=True)]
+        ends += zip(added.sources.tolist(), added.targets.tolist(), strict=True)
+        days = graph.rows(edge_type, "time", np.arange(len(ends)))  # type: ignore[arg-type]
+        edges = [(ids[s], ids[t], int(day)) for (s, t), day in zip(ends, days, strict=True)]
+        return sorted(zip(ids, x, strict=True)), sorted(edges)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_order_of_appends_compactions_and_requests_is_that_of_one_writer(
+    seed, graph, tmp_path, monkeypatch
+):
+    """Two servers take events, some twice and some bad; another program appends, compactions are
+    killed or not, and servers are started again. Each then has the rows of a list.
+    """
+    draw = random.Random(seed)
+    nodes, edges = {"a": 0.5, "b": 1.5}, [("a", "b", 10)]
+    sent: list[tuple[Events, tuple[int, int]]] = []
+    log = str(tmp_path / "log")
+    EventLog.create(log)
+    servers = [_Server(graph[0], log, tmp_path / f"cache{i}") for i in range(2)]
+    for server in servers:
+        server.start()
+
+    def events(number: int) -> tuple[Events, int]:
+        """Some rows and how many of them fit; these are in the list then."""
+        new = {f"n{number}-{i}": i / 2 for i in range(draw.randrange(4))}
+        bad = [{"id": draw.choice([*nodes]), "x": 0}, {"id": f"bad{number}"}][: draw.randrange(3)]
+        rows = [*({"id": id, "x": x} for id, x in new.items()), *bad]
+        nodes.update(new)
+        ends = [draw.choices([*nodes], k=2) for _ in range(draw.randrange(5))]
+        links = [(*pair, draw.randrange(30)) for pair in ends]
+        edges.extend(links)
+        links += [("a", "nobody", 3)][: draw.randrange(2)]
+        sides = [dict(zip(("s", "t", "day"), link, strict=True)) for link in links]
+        found = Events(nodes={"n": rows}, edges={TO: sides}, key=f"k{number}")
+        return found, len(new) + len(ends)
+
+    for number in range(14):
+        server, action = draw.choice(servers), draw.choice(["post"] * 4 + ["append", *"crsk"])
+        if action == "post":
+            posted, num_good = events(number)
+            answer = server.intake.post(posted).result(60)
+            assert answer.accepted == num_good
+            sent.append((posted, (answer.position, answer.accepted)))
+        elif action == "append":
+            posted, _ = events(number)
+            EventLog.create(log).append([Entry.of(posted.nodes, posted.edges, posted.key)])
+        elif action == "s" and sent:  # again, to any server
+            posted, expected = draw.choice(sent)
+            answer = server.intake.post(posted).result(60)
+            assert not expected[1] or (answer.position, answer.accepted) == expected
+        elif action == "r":  # starts again
+            server.intake.stop()
+            server.start()
+        elif action in "ck":  # compacts, perhaps until it is killed
+            before = newest_tables(server.base, log)
+            with monkeypatch.context() as patched:
+                if action == "k":
+                    patched.setattr(Seal, "write", _kill)
+                    with suppress(KeyboardInterrupt):
+                        compact(server.opened, server.base, log)
+                    assert newest_tables(server.base, log) == before
+                else:
+                    compact(server.opened, server.base, log)
+        for each in servers:
+            assert each.content() == (sorted(nodes.items()), sorted(edges))
+    for server in servers:
+        server.intake.stop()
+
+
+def _kill(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _serve_until_killed(graph: Any, folder: Path, accepted: Any) -> None:

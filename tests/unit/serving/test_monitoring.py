@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,11 @@ import pytest
 pytest.importorskip("fastapi")  # an extra
 from fastapi.testclient import TestClient
 
+from raygnn.data.manifest import Manifest
+from raygnn.loops.tasks.edge_prediction.target import EdgeOutput
+from raygnn.loops.tasks.label_target import LabelOutput
 from raygnn.loops.tasks.node_classification.target import NodeOutput
+from raygnn.monitor import _read_labels
 from raygnn.serving.app import build_app
 from raygnn.serving.drift import stability_index
 from raygnn.serving.event_intake import EventIntake
@@ -26,6 +32,7 @@ from raygnn.serving.monitoring import (
     served_metrics,
 )
 from raygnn.serving.records import Recorder
+from tests.errors import raises
 
 DASHBOARD = Path(__file__).parents[3] / "cluster" / "grafana.json"
 DAY_US = 86_400_000_000
@@ -81,6 +88,63 @@ def test_metrics_of_answers_are_by_day_and_worse_ones_are_alarms():
     newest = prometheus_text(figures)
     assert f'raygnn_served_metric{{metric="accuracy"}} {second.value!r}' in newest
     assert 'raygnn_test_metric{metric="accuracy"} 0.9' in newest
+
+
+def _metrics(
+    output: LabelOutput, rows: list[dict[str, Any]], labels: list[Any]
+) -> dict[str, float]:
+    ids = [(f"u{i}", i) if isinstance(output, EdgeOutput) else i for i in range(len(rows))]
+    answers = [AnsweredRow(id, None, row, 0) for id, row in zip(ids, rows, strict=True)]
+    known = dict(zip(((id, None) for id in ids), labels, strict=True))
+    figures = served_metrics(output, answers, known, {}, "1d", Limits())
+    return {
+        dict(figure.labels)["metric"]: figure.value
+        for figure in figures
+        if figure.name == "raygnn_served_metric"
+    }
+
+
+def test_metrics_of_several_labels_numbers_and_edges():
+    tags = NodeOutput("post", label="tags", problem="multi_label", num_outputs=2)
+    labels, predicted = [[1, 0], [0, 1], [1, 1]], [[1, 0], [1, 0], [1, 1]]
+    rows: list[dict[str, Any]] = [{"prediction": row} for row in predicted]
+    assert _metrics(tags, rows, labels) == {  # F1 of the labels: 4 / 5 and 2 / 3
+        "f1_micro": pytest.approx(6 / 8),
+        "f1_macro": pytest.approx((4 / 5 + 2 / 3) / 2),
+    }
+    rows = [{"probability": row} for row in ([0.9, 0.2], [0.6, 0.4], [0.7, 0.8])]
+    found = _metrics(tags, rows, labels)
+    assert (found["f1_micro"], found["auroc"]) == (pytest.approx(6 / 8), 1)
+    wrong = {"multi_label": [1, 2], "regression": ["a", "b"], "multi_class": 7}
+    for problem, label in wrong.items():
+        output = replace(tags, problem=problem)
+        row = {"prediction": [0, 1]} if problem != "multi_class" else {"probability": [0.5, 0.5]}
+        with raises("monitor-labels", repr(label)):
+            _metrics(output, [row], [label])
+    sizes = replace(tags, problem="regression")
+    rows = [{"prediction": [1.0, 2.0]}, {"prediction": [3.0, 4.0]}]
+    assert _metrics(sizes, rows, [[1.0, 2.5], [2.5, 4.0]])["mae"] == 0.25
+    stars = EdgeOutput(("user", "rates", "film"), label="s", problem="regression", num_outputs=1)
+    assert _metrics(stars, [{"prediction": 3.0}, {"prediction": 1.0}], [4.0, 1.0])["mae"] == 0.5
+
+
+def test_labels_are_read_by_the_columns_of_training(tmp_path: Path):
+    table = {"files": "post.csv", "id": "id", "labels": {"tags": ["b", "a"]}}
+    content = {"format": "raygnn/graph-v1", "node_types": {"post": table}, "edge_types": []}
+    (tmp_path / "graph.yaml").write_text(json.dumps(content))
+    manifest, file = Manifest.load(str(tmp_path)), tmp_path / "labels.csv"
+
+    def read(kind: str, text: str) -> dict[Any, Any]:
+        file.write_text(text)
+        return _read_labels(str(file), kind, manifest)
+
+    several = read("nodes", "id,time,a,b\n7,2024-05-01,0,1\n8,2024-05-01,,1\n")
+    assert several == {(7, "2024-05-01T00:00:00"): [1, 0]}
+    one = read("edges", "source_id,target_id,stars\nu,3,4.5\n")
+    assert one == {(("u", 3), None): 4.5}
+    for kind, text in (("nodes", "id,a,c\n7,0,1\n"), ("edges", "source_id,y\n1,2\n")):
+        with raises("monitor-labels"):
+            read(kind, text)
 
 
 def test_a_server_adds_the_figures_of_its_answers(tmp_path: Path):

@@ -110,6 +110,14 @@ def test_a_follower_replaces_what_answers_the_latest_requests(capsys):
     assert "serving d: 3 recorded requests checked, 3 answers differ" in told
 
 
+def test_replicas_are_checked_after_the_web_server_has_ended():
+    current = CurrentReplicas("a", Pretended("a"))
+    with client(current) as asking:
+        asking.post("/predict", json={"nodes": [1]})
+    found = asyncio.run(current.check(Pretended("b")))
+    assert found == "1 recorded requests checked, 1 answers differ"
+
+
 def test_a_shadow_is_asked_the_same_and_its_failures_are_not_those_of_the_answer(tmp_path: Path):
     current, shadow = CurrentReplicas("a", Pretended("a")), Pretended("b")
     kept = Recorder(str(tmp_path / "answers.jsonl.shadow"))
