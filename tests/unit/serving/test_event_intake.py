@@ -319,6 +319,8 @@ def test_the_route_answers_with_the_position(intake):
         assert (found.status_code, found.json()["position"]) == (200, 1)
     bad = client.post("/events", json={"edges": {TO: [{"s": "e", "t": "nobody", "day": 1}]}})
     assert (bad.status_code, bad.json()["refused"][0]["row"]) == (422, 0)
+    long = {"nodes": {"x" * 300: [{"id": 1}], "n": [{"id": "f", "x": "x" * 300}]}}
+    assert "x" * 101 not in client.post("/events", json=long).text
     for body in (b"[]", b'{"nodes": {"n": [{"x": {"a": 1}}]}}', b'{"key": 1}', b'{"new": {}}'):
         assert client.post("/events", content=body).status_code == 422
     assert "raygnn_log_position 1.0" in client.get("/metrics").text
