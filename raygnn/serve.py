@@ -147,8 +147,7 @@ def start(
             "`pip install -e '.[serve]'` in raygnn's folder.",
             id="serve-extra-missing",
         ) from error
-    from raygnn.data.compactions import newest_tables
-    from raygnn.data.event_log import EventLog
+    from raygnn.data.compactions import log_after, newest_tables
     from raygnn.inference.logged_rows import LoggedRows
     from raygnn.outputs.model_registry import find_alias, resolved
     from raygnn.runtime.connection import connect
@@ -195,7 +194,7 @@ def start(
             if events is not None and log is not None:
                 graph = opened(served)().open(as_of=as_of)
                 rows = LoggedRows.of(graph, served.tables.position)
-                events.replace(rows, EventLog.create(log))
+                events.replace(rows, log_after(log, served.tables))
 
         if alias is not None:
             alias[0].version_uri(served.model.rpartition("/")[2])  # compares it with its seal
@@ -211,9 +210,8 @@ def start(
             stack.callback(recorder.close)
         if log is not None:
             check_can_follow(opened_graph.saved.spec, precomputed=precomputed)
-            events = EventIntake(
-                LoggedRows.of(opened_graph, first.tables.position), EventLog.create(log)
-            )
+            rows = LoggedRows.of(opened_graph, first.tables.position)
+            events = EventIntake(rows, log_after(log, first.tables))
             stack.callback(events.stop)
         listening = listen(host, port)
         stack.callback(listening.close)

@@ -138,10 +138,20 @@ class EventLog:
         self._keys: dict[str, tuple[int, int]] | None = None
 
     @classmethod
-    def create(cls, uri: str) -> EventLog:
-        """Opens a log to append to. Its folder is created if it is missing."""
-        log = cls(uri)
-        log._keys = {}
+    def create(
+        cls,
+        uri: str,
+        position: int = 0,
+        sha256: str = "",
+        keys: Mapping[str, tuple[int, int]] | None = None,
+    ) -> EventLog:
+        """Opens a log to append to. Its folder is created if it is missing.
+
+        Args:
+            keys: position after the entry, and its rows, of each key before `position`.
+        """
+        log = cls(uri, position, sha256)
+        log._keys = dict(keys or {})
         if not is_remote(log.uri):
             open_fs(log.uri)[0].makedirs(log.uri, exist_ok=True)
         return log
@@ -154,15 +164,19 @@ class EventLog:
         while exists(uri := self._next_uri):
             yield self._follow(_parse(uri, read_bytes(uri)))
 
+    @property
+    def keys(self) -> Mapping[str, tuple[int, int]]:
+        """The position after the entry of each key that was read, and its rows."""
+        assert self._keys is not None
+        return self._keys
+
     def position_of(self, key: str) -> int | None:
         """The position after the entry of a key; None if it has not been read."""
-        assert self._keys is not None
-        return self._keys[key][0] if key in self._keys else None
+        return self.keys[key][0] if key in self.keys else None
 
     def num_rows_of(self, key: str) -> int:
         """Rows of the entry of a key; 0 if it has not been read."""
-        assert self._keys is not None
-        return self._keys[key][1] if key in self._keys else 0
+        return self.keys[key][1] if key in self.keys else 0
 
     def append(self, entries: Sequence[Entry]) -> list[int]:
         """Appends entries whose keys are not in the log, and returns when they are durable.

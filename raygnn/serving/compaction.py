@@ -13,7 +13,13 @@ import pyarrow as pa
 from pydantic_core import from_json
 
 from raygnn.config import load_config
-from raygnn.data.compactions import FOLDER, GrownTables, newest_tables, seal_compaction
+from raygnn.data.compactions import (
+    FOLDER,
+    GrownTables,
+    folder_of,
+    newest_tables,
+    seal_compaction,
+)
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.event_log import EventLog
 from raygnn.data.extended_bundle import ExtendedBundle
@@ -64,7 +70,8 @@ def compact(
     opened = load(overrides_of(overrides, graph, log, before.uri)).open()
     rows = LoggedRows.of(opened, before.position)
     accepted: dict[str, list[dict[str, Any]]] = {}
-    for segment in EventLog(log, before.position, before.sha256).read():
+    read = EventLog.create(log, *before[1:])
+    for segment in read.read():
         checked = rows.check(segment.rows)
         for position in sorted(checked.accepted):
             name, text = segment.rows[position]
@@ -72,7 +79,7 @@ def compact(
         rows.add(segment, checked)
     if rows.position == before.position:
         return before
-    folder = join(absolute(log), FOLDER, f"{rows.position:020d}")
+    folder = folder_of(log, rows.position)
     manifest = opened.manifest()
     assert manifest is not None
     _write(folder, before.uri, manifest, accepted)
@@ -86,7 +93,7 @@ def compact(
                 f"{wanted:,}. Check data.on_error, and that the tables have not changed.",
                 id="events-compacted-rows",
             )
-    return seal_compaction(folder, graph, rows.position, rows.sha256, rows.num_refused)
+    return seal_compaction(graph, read, before.position, rows.num_refused)
 
 
 def _write(

@@ -26,7 +26,7 @@ from fastapi.testclient import TestClient
 from raygnn.data import filesystem
 from raygnn.data.added_rows import RowReader
 from raygnn.data.checksums import Seal
-from raygnn.data.compactions import newest_tables
+from raygnn.data.compactions import log_after, newest_tables
 from raygnn.data.event_log import Entry, EventLog
 from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.data.ingest.build_bundle import ingest
@@ -181,7 +181,8 @@ class _Server:
         graph = self.opened(overrides_of([], self.base, self.log, tables.uri))
         self.bundle, self.rows = graph.bundle, LoggedRows.of(graph, tables.position)
         self._read = EventLog(self.log, *tables[1:])
-        self.intake = EventIntake(LoggedRows.of(graph, tables.position), EventLog.create(self.log))
+        rows = LoggedRows.of(graph, tables.position)
+        self.intake = EventIntake(rows, log_after(self.log, tables))
 
     def content(self) -> tuple[list[tuple[str, float]], list[tuple[str, str, int]]]:
         """All nodes and edges by original ids, after the replicas have looked at the log."""
