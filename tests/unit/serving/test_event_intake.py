@@ -23,7 +23,7 @@ import yaml
 pytest.importorskip("fastapi")  # an extra
 from fastapi.testclient import TestClient
 
-from raygnn.data import filesystem
+from raygnn.data import checksums, filesystem
 from raygnn.data.added_rows import RowReader
 from raygnn.data.checksums import Seal
 from raygnn.data.compactions import log_after, newest_tables
@@ -264,6 +264,24 @@ def test_any_order_of_appends_compactions_and_requests_is_that_of_one_writer(
 
 def _kill(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def test_a_damaged_compaction_is_left_out(graph, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(checksums, "_BLOCK_BYTES", 4)  # so that files have a middle
+    server = _Server(graph[0], str(tmp_path / "log"), tmp_path / "cache")
+    rows = Entry.of({"n": [{"id": f"n{i}", "x": i} for i in range(9)]})
+    EventLog.create(server.log).append([rows])
+    made = compact(server.opened, server.base, server.log)
+    files = sorted(Path(made.uri).iterdir())
+    assert {"graph.yaml", "compacted.json", "keys.parquet"} < {path.name for path in files}
+    for path in files:
+        whole = path.read_bytes()
+        middle = len(whole) // 2
+        path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+        assert newest_tables(server.base, server.log) == (server.base, 0, "")
+        path.write_bytes(whole)
+    assert newest_tables(server.base, server.log) == made
+    assert capsys.readouterr().out.count("events-compacted-damaged") == len(files)
 
 
 def _serve_until_killed(graph: Any, folder: Path, accepted: Any) -> None:
