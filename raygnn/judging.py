@@ -10,7 +10,7 @@ from raygnn.console import say
 from raygnn.data.filesystem import exists, is_remote
 from raygnn.errors import RunError
 from raygnn.inference.evaluate import Judged
-from raygnn.outputs.comparison import StoredRun
+from raygnn.outputs.stored_run import StoredRun
 from raygnn.trained_model import load
 
 

@@ -66,8 +66,8 @@ def decide(run: str | PathLike[str], *, top: float | None = None, cost: float | 
     Raises:
         RunError: the folder has no run, or its model does not predict two classes.
     """
-    from raygnn.outputs.comparison import StoredRun
     from raygnn.outputs.report_errors import top_row
+    from raygnn.outputs.stored_run import StoredRun
 
     by_split = StoredRun.open(fspath(run)).metrics.get("top_rows")
     if not by_split:

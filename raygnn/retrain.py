@@ -27,7 +27,7 @@ from raygnn.loops.baselines import is_error
 
 if TYPE_CHECKING:
     from raygnn.inference.evaluate import Judged
-    from raygnn.outputs.comparison import StoredRun
+    from raygnn.outputs.stored_run import StoredRun
 
 #: Exit status if the champion stays.
 KEPT = 3
@@ -92,10 +92,10 @@ def retrain(
     from raygnn.data.filesystem import absolute, join, read_text
     from raygnn.documents import parse_yaml
     from raygnn.judging import judge
-    from raygnn.outputs.comparison import StoredRun
     from raygnn.outputs.model_registry import CHAMPION, named_model
     from raygnn.outputs.run_folder import RunFolder, RunStatus
     from raygnn.outputs.saved_model import SavedModel
+    from raygnn.outputs.stored_run import StoredRun
 
     registered, alias = named_model(name)
     alias = alias or CHAMPION

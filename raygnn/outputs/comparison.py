@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import numpy as np
-import yaml
-from scipy.stats import rankdata
-
-from raygnn.config.cross_rules import INPUTS_OF_ENCODER
 from raygnn.config.registry import SLOTS
 from raygnn.config.sections import SEVERAL_TASKS
 from raygnn.data.filesystem import exists, join, read_text, redact
@@ -21,6 +15,8 @@ from raygnn.errors import RaygnnError, RunError
 from raygnn.loops.baselines import is_error
 from raygnn.outputs.html_page import NUM_COLORS, Chart, Series, duration, interval, render, show
 from raygnn.outputs.report_errors import PageTable
+from raygnn.outputs.stored_run import StoredRun
+from raygnn.outputs.sweep_charts import shown, sweep_charts, sweep_tables
 
 #: Sections of the config that do not influence results.
 _NOT_COMPARED = ("run.", "job_name", "loggers", "tune.")
@@ -31,106 +27,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "losses": [],
     "metrics": [],
 }
-#: Keys of a task that say what it learns, the type first.
-_LEARNED = (
-    "type",
-    "args.target",
-    "args.label",
-    "args.edge_type",
-    "args.labels",
-    "args.label_edges",
-)
-_SPLITS = ("train", "val", "test")
-_INTERVALS = ("intervals", "standard_errors")  # keys of `metrics.json`, by name of the metric
 _MAX_RUNS_IN_TABLES = 12
-
-
-@dataclass(frozen=True)
-class StoredRun:
-    """The files of a run; empty if not written yet. All keys of the config are by dotted path.
-
-    Attributes:
-        data: section `data` of the config.
-        start: time of its last start, in ISO 8601; empty if unknown.
-    """
-
-    name: str
-    metrics: Mapping[str, Any]
-    history: Sequence[Mapping[str, Any]]
-    config: Mapping[str, Any]
-    uri: str = ""
-    data: Mapping[str, Any] = field(default_factory=dict)
-    start: str = ""
-
-    @classmethod
-    def open(cls, uri: str) -> StoredRun:
-        """Raises a RunError if there is no run."""
-        if not exists(join(uri, "run.json")):
-            raise RunError(
-                f"RUN={redact(uri)!r} is invalid: it contains no run. Name folders of runs, with "
-                "run.json in them, or of one sweep.",
-                id="report-no-run",
-            )
-        metrics = json.loads(_text(uri, "metrics.json") or "{}")
-        history = [json.loads(line) for line in _text(uri, "history.jsonl").splitlines()]
-        config = yaml.safe_load(_text(uri, "config.yaml")) or {}
-        starts = json.loads(_text(uri, "run.json")).get("starts") or [{}]
-        return cls(
-            uri.rstrip("/").rsplit("/", 1)[-1],
-            metrics,
-            history,
-            dict(_paths(config)),
-            uri,
-            config.get("data") or {},
-            starts[-1].get("time", ""),
-        )
-
-    @property
-    def task_names(self) -> list[str]:
-        return _union([path.split(".")[1]] for path in self.config if path.startswith("tasks."))
-
-    @property
-    def is_tested(self) -> bool:
-        return any(name.startswith("test/") for name in self.metrics)
-
-    def is_of(self, other: StoredRun, name: str | None = None) -> bool:
-        """Whether the task of this run is that of another run, or one of several of it."""
-        ours, theirs = (
-            [run.config.get(f"{place}.{key}") for key in _LEARNED]
-            for run, place in ((self, "task"), (other, f"tasks.{name}" if name else "task"))
-        )
-        pairs = zip(ours, theirs, strict=True)
-        return ours[0] == theirs[0] and all(a == b or None in (a, b) for a, b in pairs)
-
-    def judged(self, metrics: Mapping[str, Any]) -> StoredRun:
-        """The run with other test metrics, and without its own and their baselines."""
-
-        def is_tested(name: str) -> bool:
-            return name.startswith("test/") or bool(re.match(r"baseline/[^/]+/test/", name))
-
-        kept = {name: value for name, value in self.metrics.items() if not is_tested(name)}
-        return replace(self, metrics=kept | dict(metrics))
-
-    def as_task(self, name: str) -> StoredRun:
-        def metric_of(metric: str) -> str:
-            split, _, tail = metric.partition("/")
-            return f"{split}/{name}/{tail}" if split in _SPLITS else metric
-
-        def renamed(row: Mapping[str, Any]) -> dict[str, Any]:
-            return {metric_of(key): value for key, value in row.items()}
-
-        def path_of(path: str) -> str:
-            relative = path.removeprefix("task.")
-            is_moved = relative != path and relative.removeprefix("args.") not in INPUTS_OF_ENCODER
-            return f"tasks.{name}.{relative}" if is_moved or path in ("losses", "metrics") else path
-
-        around = {key: renamed(self.metrics.get(key, {})) for key in _INTERVALS}
-        return replace(
-            self,
-            metrics=renamed(self.metrics) | around,
-            history=[renamed(row) for row in self.history],
-            config={path_of(path): value for path, value in self.config.items()},
-        )
 
 
 @dataclass(frozen=True)
@@ -252,7 +149,7 @@ def _tables(runs: Mapping[str, StoredRun], *, marks_best: bool = True) -> dict[s
     if baselines:
         tables["Baselines, with 95 % intervals"] = ("baseline and metric", *heads), baselines
     differing = [
-        (path, *(_shown(run.config.get(path)) for run in runs.values()))
+        (path, *(shown(run.config.get(path)) for run in runs.values()))
         for path in _union(run.config for run in runs.values())
         if not path.startswith(_NOT_COMPARED)
         and len({_cell(run.config.get(path, _default(path))) for run in runs.values()}) > 1
@@ -317,145 +214,9 @@ def _union(mappings: Any) -> list[str]:
     return list(dict.fromkeys(name for mapping in mappings for name in mapping))
 
 
-def _paths(value: Any, start: str = "") -> list[tuple[str, Any]]:
-    if isinstance(value, dict):
-        return [
-            inner
-            for key, entry in value.items()
-            for inner in _paths(entry, f"{start}.{key}" if start else str(key))
-        ]
-    return [(start, value)]
-
-
 def _default(path: str) -> Any:
     return _DEFAULTS.get(re.sub(r"^tasks\.[^.]+\.", "", path))
 
 
 def _cell(value: Any) -> str:
     return "-" if value is None else str(value)
-
-
-def _text(uri: str, name: str) -> str:
-    place = join(uri, name)
-    return read_text(place) if exists(place) else ""
-
-
-_MIN_TRIALS = 6  # a curve of three coefficients needs some more points than that
-_WIDE = 50  # ratio of largest to smallest value, above which the axis is logarithmic
-
-
-def sweep_tables(sweep: Mapping[str, Any]) -> dict[str, PageTable]:
-    paths = _sweep_paths(sweep)
-    heads = ("trial", sweep["metric"], "validations", "status", *paths)
-    rows = [
-        (
-            row["trial"],
-            row["best"],
-            row["num_validations"],
-            row["status"],
-            *(_shown(row["values"].get(path)) for path in paths),
-        )
-        for row in sweep["trials"]
-    ]
-    return {"Trials": (heads, rows)}
-
-
-def sweep_charts(sweep: Mapping[str, Any]) -> list[Chart]:
-    """Parallel coordinates of trials with a value, and the importance of each key."""
-    paths, trials = _sweep_paths(sweep), [row for row in sweep["trials"] if row["best"] is not None]
-    if not paths or not trials:
-        return []
-    columns = {path: [row["values"].get(path) for row in trials] for path in paths}
-    columns[sweep["metric"]] = [row["best"] for row in trials]
-    charts = [_parallel_coordinates(columns, [row["trial"] for row in trials])]
-    importance = {path: explained(columns[path], columns[sweep["metric"]]) for path in paths}
-    known = {path: value for path, value in importance.items() if value is not None}
-    return [*charts, _importance(known, sweep["metric"])] if known else charts
-
-
-def _importance(shares: Mapping[str, float], metric: str) -> Chart:
-    points = [(float(place), share) for place, share in enumerate(shares.values())]
-    return Chart(
-        f"Importance: variance of {metric} (by rank) that a key explains alone",
-        [Series("share", points, 2)],
-        x_label="",
-        x_names=list(shares),
-        bars=True,
-        from_zero=True,
-        wide=True,
-    )
-
-
-def explained(values: Sequence[Any], metric: Sequence[float]) -> float | None:
-    """The share of a metric's variance, by rank, that one key explains alone, adjusted.
-
-    Numbers use a parabola over their ranks, so that a best value in the middle counts; others use
-    the means of equal values. Adjusted for the number of coefficients (Ezekiel 1930), at least 0.
-    None with fewer than 6 trials or with one value.
-    """
-    distinct = {_shown(value) for value in values}
-    if len(metric) < _MIN_TRIALS or len(distinct) < 2:
-        return None
-    target = rankdata(metric)
-    if _are_numbers(values) and len(distinct) > 2:
-        ranks = rankdata(values)
-        terms = np.stack([ranks, ranks**2], axis=1)
-    else:
-        names = sorted(distinct)[1:]
-        terms = np.array([[_shown(value) == name for name in names] for value in values], float)
-    design = np.concatenate([np.ones((len(target), 1)), terms], axis=1)
-    fitted = design @ np.linalg.lstsq(design, target, rcond=None)[0]
-    total, left = ((target - target.mean()) ** 2).sum(), ((target - fitted) ** 2).sum()
-    free = len(target) - design.shape[1]
-    if not total or free < 1:
-        return None
-    return max(0.0, float(1 - left / total * (len(target) - 1) / free))
-
-
-def _parallel_coordinates(columns: Mapping[str, Sequence[Any]], trials: Sequence[str]) -> Chart:
-    places = {name: _placed(values) for name, values in columns.items()}
-    lines, texts = [], []
-    for number, trial in enumerate(trials):
-        points = [(float(x), places[name][number]) for x, name in enumerate(columns)]
-        # the best quarter, the next, the rest
-        color = (0, 1, 7, 7)[4 * number // len(trials)]
-        lines.append(Series(trial, points, color))
-        texts.append([_shown(values[number]) for values in columns.values()])
-    names = [f"{name.rsplit('.', 1)[-1]} ({_range(values)})" for name, values in columns.items()]
-    title = "Trials: the best quarter in the first color, the next in the second"
-    return Chart(title, lines, x_label="", x_names=names, texts=texts, wide=True)
-
-
-def _placed(values: Sequence[Any]) -> list[float]:
-    if _are_numbers(values):
-        numbers = np.array(values, np.float64)
-        if numbers.min() > 0 and numbers.max() > _WIDE * numbers.min():
-            numbers = np.log(numbers)
-    else:
-        order = sorted({_shown(value) for value in values})
-        numbers = np.array([order.index(_shown(value)) for value in values], np.float64)
-    spread = numbers.max() - numbers.min()
-    placed: list[float] = ((numbers - numbers.min()) / spread if spread else numbers * 0).tolist()
-    return placed
-
-
-def _range(values: Sequence[Any]) -> str:
-    if _are_numbers(values):
-        return f"{_shown(min(values))} to {_shown(max(values))}"
-    names = sorted({_shown(value) for value in values})
-    return f"{names[0]} to {names[-1]}"
-
-
-def _are_numbers(values: Sequence[Any]) -> bool:
-    return all(
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        for value in values
-    )
-
-
-def _sweep_paths(sweep: Mapping[str, Any]) -> list[str]:
-    return list(dict.fromkeys(path for row in sweep["trials"] for path in row["values"]))
-
-
-def _shown(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else show(value)

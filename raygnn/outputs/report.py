@@ -10,30 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from raygnn import __version__
-from raygnn.data.edge_types import edge_type_name
-from raygnn.data.partition.part import Outline
-from raygnn.outputs.html_page import (
-    NUM_COLORS,
-    Chart,
-    Series,
-    duration,
-    interval,
-    label,
-    render,
-    show,
-)
+from raygnn.outputs.curves import run_charts, without_flat
+from raygnn.outputs.html_page import Chart, duration, interval, label, render, show
 from raygnn.outputs.ladder import MODEL, Ladder, find_ladder, shown_metrics, verdict_sentence
 from raygnn.outputs.progress import LogRows, show_global_batch
-from raygnn.outputs.report_errors import SPLITS, Errors, PageTable, find_errors
+from raygnn.outputs.report_data import data_tables, degree_charts, split_chart
+from raygnn.outputs.report_errors import Errors, PageTable, find_errors
 
 if TYPE_CHECKING:
-    from raygnn.data.bundle import Bundle
     from raygnn.loops.engine import Engine
-    from raygnn.loops.task import Task
 
 
 _PACKAGES = ("torch", "torch_geometric", "ray", "numpy", "numba", "pyarrow")
@@ -235,183 +223,3 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-_MAX_DEGREE_CHARTS = 4
-
-
-def data_tables(engine: Engine) -> dict[str, PageTable]:
-    bundle = engine.task.env.bundle
-    nodes = [(t, bundle.num_nodes(t), _columns(bundle, t)) for t in bundle.node_types]
-    edges = [
-        (
-            " → ".join(t),
-            bundle.num_edges(t),
-            bundle.num_edges(t) / max(bundle.num_nodes(t[2]), 1),
-            _columns(bundle, t),
-        )
-        for t in bundle.edge_types
-    ]
-    return {
-        "Node types": (("type", "nodes", "columns"), nodes),
-        "Edge types": (("type", "edges", "per destination", "columns"), edges),
-        **_label_edges(bundle),
-        "Splits": (("split", "seeds", "batches", "share"), _splits(engine)),
-    }
-
-
-def degree_charts(bundle: Bundle) -> list[Chart]:
-    """In-degree histograms of the largest edge types; none of a partitioned graph."""
-    if isinstance(bundle, Outline):
-        return []
-    types = sorted(bundle.edge_types, key=bundle.num_edges, reverse=True)[:_MAX_DEGREE_CHARTS]
-    charts = []
-    for number, edge_type in enumerate(types):
-        degrees = np.diff(bundle.csc(edge_type).indptr)
-        # 0, 1, 2 to 3, 4 to 7, ...
-        counts = np.bincount(np.frexp(degrees.astype(np.float64))[1] * (degrees > 0))
-        names = [_bin_name(number) for number in range(len(counts))]
-        line = Series("nodes", list(enumerate(counts.tolist())), number % NUM_COLORS)
-        title = f"Incoming edges of {edge_type[2]}, {edge_type_name(edge_type)}"
-        label = "edges of a node"
-        charts.append(Chart(title, [line], x_label=label, x_names=names, bars=True, from_zero=True))
-    return charts
-
-
-def split_chart(engine: Engine) -> Chart:
-    rows = _splits(engine)
-    line = Series("seeds", [(place, row[1]) for place, row in enumerate(rows)], 2)
-    names = [row[0] for row in rows]
-    return Chart("Splits", [line], x_label="split", x_names=names, bars=True, from_zero=True)
-
-
-def _bin_name(number: int) -> str:
-    low, high = 2**number // 2, 2**number - 1
-    return f"{low:,}" if low >= high else f"{low:,}-{high:,}"
-
-
-def _label_edges(bundle: Bundle) -> dict[str, PageTable]:
-    rows = [(edge_type_name(e.edge_type), e.sign, len(e.targets)) for e in bundle.label_edges]
-    return {"Label edges": (("type", "sign", "edges"), rows)} if rows else {}
-
-
-def _columns(bundle: Bundle, type_: Any) -> str:
-    texts = []
-    for column in bundle.columns(type_).values():
-        if column.role == "row":
-            continue
-        shape = f" [{', '.join(map(str, column.shape))}]" if column.shape else ""
-        kind = f"{column.dtype}{shape}{', sparse' if column.sparse else ''}"
-        classes = f", {column.num_classes} classes" if column.num_classes else ""
-        texts.append(f"{column.name} ({column.role}, {kind}{classes})")
-    return "; ".join(texts) or "-"
-
-
-def _splits(engine: Engine) -> list[tuple[Any, ...]]:
-    parts = engine.task.parts
-    if parts:
-        return [
-            (f"{part}: {name}", *others)
-            for part, task in parts.items()
-            for name, *others in _splits_of(task)
-        ]
-    return _splits_of(engine.task)
-
-
-def _splits_of(task: Task) -> list[tuple[Any, ...]]:
-    loaders = {name: task.loader(split) for split, name in SPLITS.items()}
-    splits = {name: loader for name, loader in loaders.items() if loader is not None}
-    total = sum(loader.num_examples for loader in splits.values())
-    return [
-        (name, loader.num_examples, loader.num_batches, f"{loader.num_examples / total:.0%}")
-        for name, loader in splits.items()
-    ]
-
-
-Row = Mapping[str, float]
-
-_NOT_METRICS = {"step", "epoch", "samples", "time_s"}
-_TITLES = {
-    "loss": "Loss",
-    "lr": "Learning rate",
-    "grad_norm": "Norm of the gradient",
-    "perf/seeds_per_s": "Seeds per second",
-    "perf/edges_per_s": "Edges per second",
-    "perf/loader_wait_share": "Share of time waiting for batches",
-    "perf/part_requests": "Requests to parts on other nodes, a step",
-    "perf/part_bytes": "Bytes to and from parts on other nodes, a step",
-    "perf/cached_rows": "Rows of other nodes from the cache, a step",
-    "perf/memory_bytes": "Resident memory of rank 0 [bytes]",
-    "perf/cuda_memory_bytes": "GPU memory of rank 0, at most [bytes]",
-}
-_ACRONYMS = {"auroc", "auc", "ap", "map", "mrr", "ndcg", "mae", "nmae", "rmse"}
-_LAST = ("grad_norm", "lr")
-
-
-def run_charts(
-    history: Sequence[Row], logged: Sequence[Row], monitor: str, best: tuple[int, str] | None
-) -> list[Chart]:
-    """`best`: the step to mark in charts of losses and metrics, and its label."""
-    groups: dict[str, list[Series]] = {}
-    for name in _names([*history, *logged]):
-        # Both may contain a metric, such as the training loss: the finer curve is drawn.
-        points = max(_points(history, name), _points(logged, name), key=len)
-        lines = groups.setdefault(_group(name), [])
-        color = (len(lines) or int(name.startswith("val/"))) % NUM_COLORS
-        lines.append(Series(name, points, color))
-    order = sorted(groups, key=lambda group: _place(group, _group(monitor)))
-    return [
-        Chart(
-            _title(group),
-            groups[group],
-            best[0] if best and _is_metric(group) else None,
-            best[1] if best else "",
-            from_zero=group.startswith("perf/"),
-            wide=group == "loss",
-        )
-        for group in order
-    ]
-
-
-def without_flat(charts: Sequence[Chart]) -> tuple[list[Chart], list[tuple[str, float]]]:
-    """Charts of losses and metrics, and others without flat lines; names and values of these."""
-    drawn, flat = list[Chart](), list[tuple[str, float]]()
-    for chart in charts:
-        if chart.wide or chart.marked_x is not None or not all(s.is_flat for s in chart.series):
-            drawn.append(chart)
-        else:
-            flat += [(line.name, line.points[-1][1]) for line in chart.series]
-    return drawn, flat
-
-
-def _names(rows: Sequence[Row]) -> list[str]:
-    names = dict.fromkeys(name for row in rows for name in row)
-    return [name for name in names if name not in _NOT_METRICS]
-
-
-def _points(rows: Sequence[Row], name: str) -> list[tuple[float, float]]:
-    return [(row["step"], row[name]) for row in rows if name in row]
-
-
-def _group(name: str) -> str:
-    if name.startswith("perf/"):
-        return name
-    return name.partition("/")[2].partition("@")[0] or name
-
-
-def _title(group: str) -> str:
-    if group in _ACRONYMS:
-        return group.upper()
-    if group.startswith("full_"):
-        return f"{_title(group.removeprefix('full_'))} among all targets"
-    return _TITLES.get(group, group[:1].upper() + group[1:].replace("_", " "))
-
-
-def _is_metric(group: str) -> bool:
-    return not group.startswith("perf/") and group not in _LAST
-
-
-def _place(group: str, monitored: str) -> tuple[int, int]:
-    if _is_metric(group):
-        return 0, 0 if group == "loss" else 1 if group == monitored else 2
-    return 1, _LAST.index(group) if group in _LAST else len(_LAST)
