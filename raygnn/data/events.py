@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -86,16 +87,28 @@ def fits(bundle: Bundle, path: tuple[EdgeType, EdgeType]) -> bool:
     return num_events <= _MAX_GROWTH * bundle.num_edges(path[0])
 
 
-def single_targets(bundle: Bundle, edge_type: EdgeType) -> np.ndarray | None:
-    """int64 [num_sources], the only node that each source leads to, -1 for none; None if a source
-    leads to several.
+class Reference(NamedTuple):
+    """The only edge that leaves each source.
+
+    Attributes:
+        targets: int64 [num_sources], node that the source leads to, -1 for none.
+        edges: int64 [num_sources], position of the edge in its edge type.
     """
-    csc = bundle.csc(edge_type)
-    out = np.full(bundle.num_nodes(edge_type[0]), -1)
-    if len(csc.indices) > len(out):
-        return None
-    out[csc.indices] = np.repeat(np.arange(len(csc.indptr) - 1), np.diff(csc.indptr))
-    return out if np.count_nonzero(out >= 0) == len(csc.indices) else None
+
+    targets: np.ndarray
+    edges: np.ndarray
+
+    @classmethod
+    def of(cls, bundle: Bundle, edge_type: EdgeType) -> Reference | None:
+        """Returns None if a source leads to several nodes."""
+        csc = bundle.csc(edge_type)
+        targets = np.full(bundle.num_nodes(edge_type[0]), -1)
+        edges = np.zeros(len(targets), np.int64)
+        if len(csc.indices) > len(targets):
+            return None
+        targets[csc.indices] = np.repeat(np.arange(len(csc.indptr) - 1), np.diff(csc.indptr))
+        edges[csc.indices] = np.arange(len(csc.indices))
+        return cls(targets, edges) if np.count_nonzero(targets >= 0) == len(csc.indices) else None
 
 
 @njit(nogil=True, cache=True)

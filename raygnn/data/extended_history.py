@@ -13,6 +13,7 @@ from raygnn.data.arrays import ragged_positions
 from raygnn.data.bundle import Bundle, Csc
 from raygnn.data.edge_chains import EdgeChains
 from raygnn.data.edge_types import EdgeType
+from raygnn.data.events import Reference
 from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.data.history import History
 from raygnn.data.time_units import TIME
@@ -134,20 +135,18 @@ class _JoinedRows(Bundle):
         return _concatenated([_Edges(csc.indices[ids], known[rows], ids), added])
 
     def _references(
-        self, edge_type: EdgeType, known: np.ndarray | None, nodes: np.ndarray
+        self, edge_type: EdgeType, known: Reference | None, nodes: np.ndarray
     ) -> _Edges:
         """The edges that lead from nodes to the one node that each refers to.
 
-        `known`: the node of each node of the graph; None if one refers to several.
+        `known`: those of the graph; None if a node refers to several.
         """
         none = np.empty(0, np.int64)
         if known is None:
             return _Edges(none, none, none)
-        sources = nodes[: np.searchsorted(nodes, len(known))]
-        targets = known[sources]
-        is_there = targets >= 0
-        # Nothing reads columns of these edges, so their `e_id` is left out.
-        first = _Edges(sources[is_there], targets[is_there], np.zeros(is_there.sum(), np.int64))
+        sources = nodes[: np.searchsorted(nodes, len(known.targets))]
+        sources = sources[known.targets[sources] >= 0]
+        first = _Edges(sources, known.targets[sources], known.edges[sources])
         return _concatenated([first, self._added(edge_type, "out", nodes)])
 
     def _added(self, edge_type: EdgeType, direction: str, nodes: np.ndarray) -> _Edges:

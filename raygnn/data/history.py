@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,11 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import REVERSE_PREFIX, EdgeType
 from raygnn.data.events import (
     Events,
+    Reference,
     first_of_kind,
     fits,
     gaps,
     running_sums,
-    single_targets,
     sums_between,
 )
 from raygnn.data.raw_columns import RawColumn, raw_columns
@@ -274,6 +274,10 @@ class _Fitting:
         return any(TIME in self.bundle.columns(t) for t in (edge_type, edge_type[0]))
 
     def _is_reference(self, edge_type: EdgeType) -> bool:
+        """Whether each source leads to at most one node, which is no event of the source."""
+        is_back = edge_type[1].startswith(REVERSE_PREFIX)
+        if is_back and any(TIME in self.bundle.columns(t) for t in (edge_type, edge_type[2])):
+            return False
         return self.arrays.reference(edge_type) is not None
 
     def _references(self, node_type: str, besides: EdgeType | None) -> Iterator[EdgeType]:
@@ -440,7 +444,8 @@ class _Arrays:
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
         self._events: dict[tuple[EdgeType, ...], Events] = {}
-        self._references: dict[EdgeType, np.ndarray | None] = {}
+        self._references: dict[EdgeType, Reference | None] = {}
+        self._since: dict[EdgeType, np.ndarray | None] = {}
         self._columns: dict[tuple[str | EdgeType, str], dict[str, RawColumn]] = {}
 
     def events(self, path: tuple[EdgeType, ...]) -> Events:
@@ -448,9 +453,9 @@ class _Arrays:
             self._events[path] = Events.of(self.bundle, path)
         return self._events[path]
 
-    def reference(self, edge_type: EdgeType) -> np.ndarray | None:
+    def reference(self, edge_type: EdgeType) -> Reference | None:
         if edge_type not in self._references:
-            self._references[edge_type] = single_targets(self.bundle, edge_type)
+            self._references[edge_type] = Reference.of(self.bundle, edge_type)
         return self._references[edge_type]
 
     def table_of(self, edge_type: EdgeType) -> str:
@@ -484,12 +489,31 @@ class _Arrays:
             self._columns[key] = {"id": RawColumn("id", "category", values, attribute.ids)}
         return self._columns[key]["id"]
 
-    def ends(self, edge_type: EdgeType, nodes: np.ndarray) -> np.ndarray:
-        """int64 [num_nodes], the node that each node refers to; -1 for none."""
-        targets = self.reference(edge_type)
-        if targets is None or not len(targets):  # the graph differs from that of training
+    def ends(
+        self, edge_type: EdgeType, nodes: np.ndarray, times: np.ndarray | None = None
+    ) -> np.ndarray:
+        """int64 [num_nodes], the node that each node refers to; -1 for none, and for those that
+        are later than `times`, or linked later.
+        """
+        reference = self.reference(edge_type)
+        if reference is None or not len(reference.targets):  # the graph differs from training's
             return np.full(len(nodes), -1)
-        return np.where(nodes >= 0, targets[nodes], -1)
+        ends = np.where(nodes >= 0, reference.targets[nodes], -1)
+        if times is not None and (since := self._known_since(edge_type, reference)) is not None:
+            ends[(ends >= 0) & (since[nodes] > times)] = -1
+        return ends
+
+    def _known_since(self, edge_type: EdgeType, reference: Reference) -> np.ndarray | None:
+        """[num_sources], from when on each node's reference is known; null without times."""
+        if edge_type not in self._since:
+            rows = (edge_type, reference.edges), (edge_type[2], reference.targets)
+            found = [
+                np.asarray(self.bundle.column(type_, TIME))[positions]
+                for type_, positions in rows
+                if TIME in self.bundle.columns(type_) and len(self.bundle.column(type_, TIME))
+            ]
+            self._since[edge_type] = reduce(np.maximum, found) if found else None
+        return self._since[edge_type]
 
     def values(self, events: Events, attribute: Attribute, positions: np.ndarray) -> np.ndarray:
         """float64 [num_positions], a column of events at some positions.
@@ -503,13 +527,9 @@ class _Arrays:
         elif not attribute.holder:
             values = raw.values[events.sources[positions]]
         else:
-            ends = self.ends(attribute.holder[0], events.sources[positions])
+            ends = self.ends(attribute.holder[0], events.sources[positions], times)
             values = np.full(len(ends), np.nan)
-            is_known = ends >= 0
-            if TIME in self.bundle.columns(attribute.owner) and times is not None:
-                begin = np.asarray(self.bundle.column(attribute.owner, TIME))
-                is_known[is_known] = begin[ends[is_known]] <= times[is_known]
-            values[is_known] = raw.values[ends[is_known]]
+            values[ends >= 0] = raw.values[ends[ends >= 0]]
         return times - values if raw.kind == "date" and times is not None else values
 
 
@@ -558,8 +578,8 @@ class History:
         history._own = list(own.values())
         return history
 
-    def reference(self, edge_type: EdgeType) -> np.ndarray | None:
-        """See `single_targets`."""
+    def reference(self, edge_type: EdgeType) -> Reference | None:
+        """The only edge that leaves each node; null if a node has several."""
         return self._arrays.reference(edge_type)
 
     def _describe(self) -> Iterator[HistoryColumn]:
@@ -596,7 +616,7 @@ class History:
             if other.events is not None:
                 ends = self._events[other.events].latest_sources(nodes, times)
             if other.edge_type is not None:
-                ends = self._arrays.ends(other.edge_type, ends)
+                ends = self._arrays.ends(other.edge_type, ends, times)
             out = np.full((len(nodes), len(history.names)), np.nan)
             some = np.flatnonzero(ends >= 0)
             out[some] = history.columns(ends[some], None if times is None else times[some])

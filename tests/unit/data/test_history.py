@@ -207,6 +207,27 @@ def test_later_events_and_other_nodes_change_no_bit(tmp_path: Path, times: str) 
     assert np.array_equal(np.concatenate(one_by_one), expected, equal_nan=True)
 
 
+@pytest.mark.parametrize("times", ["edges", "nodes", "link table"])
+def test_what_happens_to_each_node_once_is_known_from_then_on(tmp_path: Path, times: str) -> None:
+    """One cancellation of each user, which the reverse edge type leads to; or one advisor each."""
+    rng, users = np.random.default_rng(4), np.arange(300)
+    day, reason = rng.integers(5, 40, len(users)), rng.random((len(users), 1), np.float32)
+    of_nodes = {"time": day} if times == "nodes" else {}
+    of_edges = {} if times == "nodes" else {"time": day}
+    nodes = {"user": node_rows(users), "end": node_rows(users, {"x": reason}, **of_nodes)}
+    edge_type = ("user", "has", "end") if times == "link table" else ("end", "of", "user")
+    edges = {edge_type: edge_rows(users, users, **of_edges)}
+    bundle = ingest_tables(tmp_path, GraphTables(nodes, edges), reverse_edges=True)
+    asked = users.repeat(2), rng.integers(0, 40, 2 * len(users))
+    history = History(bundle, HistorySpec.of(bundle, "user", "x", *asked))
+    is_later = day[asked[0]] > asked[1]
+    found = history.columns(*asked)
+    values = found[:, [i for i, name in enumerate(history.names) if ".x" in name]]
+    assert values.size
+    assert not np.nan_to_num(values[is_later]).any()
+    assert (np.nan_to_num(values[~is_later]) == reason[asked[0]][~is_later]).any(axis=1).all()
+
+
 def test_the_spec_is_json_and_fitted_on_training_times(tmp_path: Path) -> None:
     orders = _orders(150)
     orders["day"][:80] %= 15
