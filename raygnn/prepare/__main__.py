@@ -134,7 +134,8 @@ def _take_snapshot(args: argparse.Namespace) -> None:
 def _write_relbench(args: argparse.Namespace) -> None:
     if not args.overwrite:
         check_folder(args.out)
-    lines = write_relbench(args.folder, args.out, args.task)
+    is_frozen = args.protocol == "frozen"
+    lines = write_relbench(args.folder, args.out, args.task, is_frozen=is_frozen)
     print(f"wrote {redact(args.out)}")
     for line in lines:
         print(f"  {line}")
@@ -442,6 +443,8 @@ def _add_relbench(commands: Any) -> None:
     add("folder", help="folder of manifest.yaml, db and tasks (path or URI)")
     add("--out", required=True, metavar="URI", help="folder to write")
     add("--task", action="append", default=[], metavar="NAME", help="repeatable (default: all)")
+    live = "what test rows see: the database until its test time, or until their own time"
+    add("--protocol", choices=("frozen", "live"), default="frozen", help=live)
     add("--overwrite", action="store_true", help="replace the graph in the folder")
 
 

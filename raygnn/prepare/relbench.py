@@ -34,7 +34,9 @@ _LABELS = ("task_type", "entity_table", "entity_col", "target_col")
 _LINKS = ("src_entity_table", "src_entity_col", "dst_entity_table", "dst_entity_col")
 
 
-def write_relbench(folder: str, out: str, tasks: Sequence[str] = ()) -> list[str]:
+def write_relbench(
+    folder: str, out: str, tasks: Sequence[str] = (), *, is_frozen: bool = True
+) -> list[str]:
     """Writes the graph of a database, with a training table for each task.
 
     A row of a table is a node, a foreign key an edge type `TABLE__COLUMN__OTHER`. Columns that any
@@ -43,6 +45,7 @@ def write_relbench(folder: str, out: str, tasks: Sequence[str] = ()) -> list[str
     Args:
         folder: folder of the database; a local path or any fsspec URI.
         tasks: names; empty takes all.
+        is_frozen: the database ends at its test time; else each row sees what happened before it.
     Returns:
         A line for each table and task.
     Raises:
@@ -109,7 +112,7 @@ def write_relbench(folder: str, out: str, tasks: Sequence[str] = ()) -> list[str
     Manifest.parse(text)
     write_text(join(out, MANIFEST_NAME), text)
     ks = {re.sub(r"\W", "_", name): task.get("eval_k") for name, task in chosen.items()}
-    _write_config(out, database, manifest, ks)
+    _write_config(out, database, manifest, ks, is_frozen=is_frozen)
     return lines
 
 
@@ -160,17 +163,25 @@ def _window(task: dict[str, Any]) -> dict[str, str]:
 
 
 def _write_config(
-    out: str, database: dict[str, Any], manifest: dict[str, Any], ks: dict[str, int | None]
+    out: str,
+    database: dict[str, Any],
+    manifest: dict[str, Any],
+    ks: dict[str, int | None],
+    *,
+    is_frozen: bool,
 ) -> None:
+    temporal: dict[str, Any] = {"strategy": "last"}
     if manifest.get("training_tables"):
         task, args = "node_classification", {"table": next(iter(manifest["training_tables"]))}
-        temporal: dict[str, Any] = {"until": {"test": str(database["test_timestamp"])}}
-        about = (
-            "# As RelBench judges: the database ends at the test time. Without `until`, each test "
-            "row\n# sees what happened before it."
-        )
+        about = "# Each test row sees what happened before it."
+        if is_frozen:
+            temporal = {"until": {"test": str(database["test_timestamp"])}}
+            about = (
+                "# The database ends at the test time. Without `until`, each test row\n# sees what "
+                "happened before it (--protocol live)."
+            )
     elif manifest.get("label_edges"):
-        task, about, temporal = "link_prediction", "", {"strategy": "last"}
+        task, about = "link_prediction", ""
         edge_type = manifest["label_edges"][0]["type"]
         args = {"edge_type": edge_type_name(edge_type), "labels": True}
         if (k := ks[edge_type[1]]) is not None:

@@ -13,6 +13,7 @@ import yaml
 import raygnn
 import raygnn.infer
 import raygnn.train
+from raygnn.config import load_config
 from raygnn.data.manifest import Manifest
 from raygnn.prepare.__main__ import main as prepare
 from tests.errors import ids_of
@@ -147,6 +148,17 @@ def test_chosen_tasks_keep_other_columns(database: Path, tmp_path: Path) -> None
     graph = Manifest.load(out)
     assert graph.node_types["users"].features["x"].column_names == ("city", "is_member")
     assert list(graph.training_tables) == ["busy"]
+
+
+@pytest.mark.parametrize(("protocol", "is_frozen"), [([], True), (["--protocol", "live"], False)])
+def test_test_rows_see_the_database_until_its_test_time_or_their_own(
+    database: Path, tmp_path: Path, protocol: list[str], is_frozen: bool
+) -> None:
+    out = str(tmp_path / "graph")
+    assert prepare(["relbench", str(database), "--out", out, "--task", "busy", *protocol]) == 0
+    temporal = load_config(f"{out}/train.yaml").config.sampling.temporal
+    assert temporal is not None
+    assert list(temporal.until) == (["test"] if is_frozen else [])
 
 
 def test_bad_folders_are_errors(
