@@ -107,10 +107,10 @@ def _length(window: str) -> timedelta:
 
 def _joint_window(aggregates: Sequence[Aggregate]) -> str:
     """The SQL interval that contains the windows of all aggregates."""
-    windows = {" ".join(filter(None, (each.offset, each.window))) for each in aggregates}
+    windows = [each.reach for each in aggregates]
     found = max(windows, key=_length)
-    units = {word.removesuffix("s") for window in windows for word in window.split()[1::2]}
-    if len(windows) == 1 or len(units) == 1:
+    # In months and days, the sum depends on the order, and the longest on the date.
+    if len({word.removesuffix("s") for window in windows for word in window.split()[1::2]}) == 1:
         return found
     if _length(found) % timedelta(1):
         return f"{int(_length(found).total_seconds())} seconds"
@@ -129,12 +129,7 @@ def _successive(asked: Question, question: str, number: int) -> list[Question]:
         )
     found = []
     for done in range(number):
-        length, unit = asked.aggregates[0].window.split()
-        passed = [f"{int(length) * done} {unit}"] if done else []
-        aggregates = tuple(
-            replace(each, offset=" ".join([*filter(None, [each.offset]), *passed]) or None)
-            for each in asked.aggregates
-        )
+        aggregates = tuple(replace(each, num_skipped=done) for each in asked.aggregates)
         found.append(replace(asked, aggregates=aggregates))
     return found
 
@@ -552,13 +547,12 @@ def _events(
     ids = [rows.column(way[:-1], way[-1].column) for way in ways]
     # An event whose references name one entity twice counts once.
     ids_of_event = ids[0] if len(ids) == 1 else f"unnest(list_distinct([{', '.join(ids)}]))"
-    when, offset = f"x.{_quoted(time.column)}", asked.offset
-    start = f"t.timestamp + INTERVAL '{offset}'" if offset else "t.timestamp"
-    length = " ".join(filter(None, (offset, asked.window)))
-    end = f"t.timestamp + INTERVAL '{length}'"
-    if is_past:
-        end = f"t.timestamp - INTERVAL '{offset}'" if offset else "t.timestamp"
-        start = f"t.timestamp - INTERVAL '{length}'"
+    when, sign = f"x.{_quoted(time.column)}", "-" if is_past else "+"
+    offset = f" {sign} INTERVAL '{asked.offset}'" if asked.offset else ""
+    bounds = [f"t.timestamp{offset}"] * 2
+    for i, num in enumerate((asked.num_skipped, asked.num_skipped + 1)):
+        bounds[i] += f" {sign} INTERVAL '{asked.windows(num)}'" if num else ""
+    start, end = reversed(bounds) if is_past else bounds
     cte = (
         f"{alias} AS (\n  SELECT t.timestamp, x.id, {_AGGREGATES[asked.function]} AS value\n"
         f"  FROM timestamps t JOIN (\n"

@@ -132,6 +132,7 @@ class Aggregate:
         by: the reference by which events belong to an entity; None takes all.
         window: as an SQL interval, such as `30 days`.
         offset: SQL interval between the time of a row and the window.
+        num_skipped: windows between the offset and the window.
     """
 
     function: str
@@ -140,6 +141,18 @@ class Aggregate:
     conditions: tuple[Condition, ...]
     window: str
     offset: str | None = None
+    num_skipped: int = 0
+
+    def windows(self, num: int) -> str:
+        """SQL interval of so many windows."""
+        length, unit = self.window.split()
+        return f"{int(length) * num} {unit}"
+
+    @property
+    def reach(self) -> str:
+        """SQL intervals from the time of a row to the end of the window, in this order."""
+        windows = self.windows(self.num_skipped + 1)
+        return windows if self.offset is None else f"{self.offset} {windows}"
 
 
 @dataclass(frozen=True)

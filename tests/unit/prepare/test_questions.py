@@ -318,6 +318,15 @@ JOINT: list[tuple[str, Callable[[Events, Any], Any], str]] = [
         "9d",
     ),
     (
+        "count(orders) over 1mo after 10d",
+        lambda mine, time: int(
+            mine["orders"]
+            .day.between(time + 10 * DAY, time + 10 * DAY + pd.DateOffset(months=1), "right")
+            .sum()
+        ),
+        "41d",
+    ),
+    (
         "min(orders.amount) over 10d is null",
         lambda mine, time: int(_amounts(mine["orders"], time, 10).empty),
         "10d",
