@@ -31,22 +31,16 @@ from raygnn.loops.task import Task, TaskEnvironment
 from raygnn.outputs.checkpoints.checkpointer import Checkpointer
 from raygnn.outputs.checkpoints.warm_start import warm_start
 from raygnn.outputs.estimate import Estimate
+from raygnn.outputs.history import HistoryWriter, LogRows
 from raygnn.outputs.ladder import verdicts
 from raygnn.outputs.model_export import write_model
 from raygnn.outputs.profiler import Profiler
-from raygnn.outputs.progress import (
-    HistoryWriter,
-    LogRows,
-    PartTraffic,
-    Progress,
-    Throughput,
-    headline,
-    num_parameters,
-)
+from raygnn.outputs.progress import Progress, headline, num_parameters
 from raygnn.outputs.report import build_report
 from raygnn.outputs.report_advice import Advice, say_baselines, say_warmth
 from raygnn.outputs.run_folder import RunFolder, RunStatus
 from raygnn.outputs.saved_model import command, usage
+from raygnn.outputs.throughput import PartTraffic, Throughput
 from raygnn.outputs.worker_memory import check_needs, say_needs
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import agreement, describe, run_and_sync_errors

@@ -39,7 +39,7 @@ from raygnn.data.manifest import (
 )
 from raygnn.data.tables.files import CsvFormat, list_files, match_files, suffix_and_format
 from raygnn.data.time_units import TIME_UNIT
-from raygnn.data.transforms.state import FittedColumn
+from raygnn.data.transforms.fitted import FittedColumn
 from raygnn.errors import DataError, choose_from
 
 #: Rows of a table: values by column; a column that is left out is empty.

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, PlainValidator, ValidationInfo
 from raygnn.data.checksums import Checksum, Seal, file_checksums, file_sizes, find_damage
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.id_map import IdIndex
-from raygnn.data.transforms.state import FittedFeature
+from raygnn.data.transforms.fitted import FittedFeature
 from raygnn.errors import DataError
 
 INDPTR = "indptr.npy"

@@ -29,7 +29,7 @@ from raygnn.data.ingest.schedule import in_process
 from raygnn.data.manifest import Manifest
 from raygnn.data.splits import SPLIT_CODES, make_splits
 from raygnn.data.time_units import AsOf
-from raygnn.data.transforms.state import FittedColumn, FittedFeature, Transforms
+from raygnn.data.transforms.fitted import FittedColumn, FittedFeature, Transforms
 
 _FOLDER = "fitted"
 

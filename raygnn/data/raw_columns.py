@@ -11,12 +11,12 @@ import numpy as np
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType
+from raygnn.data.transforms.fitted import FittedColumn
 from raygnn.data.transforms.state import (
     YEAR_S,
     AnyState,
     Bucket,
     Category,
-    FittedColumn,
     Log1p,
     MinMax,
     MultiHot,

@@ -26,7 +26,7 @@ from raygnn.inference.row_tables import ID, with_times
 from raygnn.inference.seed_times import SeedTimes
 from raygnn.loops.tasks.label_target import LabelOutput
 from raygnn.models.decoders import Decoder, InnerProduct, top_k
-from raygnn.models.graph_encoder import EdgePredictor
+from raygnn.models.predictors import EdgePredictor
 from raygnn.parallel.agreement import run_and_sync_errors
 from raygnn.sampling.loader import RowPlan
 

@@ -21,7 +21,7 @@ from raygnn.data.hashing import string_buffers
 from raygnn.data.id_map import IdIndex
 from raygnn.data.standardization import Standardization
 from raygnn.data.time_units import TIME
-from raygnn.data.transforms.state import FittedFeature, Transforms
+from raygnn.data.transforms.fitted import FittedFeature, Transforms
 from raygnn.documents import parse_json
 from raygnn.errors import ConfigError, DataError, RuleError, RunError, with_id
 

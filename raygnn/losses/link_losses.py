@@ -22,7 +22,7 @@ from raygnn.losses.link_scores import (
 from raygnn.losses.seed_losses import in_full_precision
 
 if TYPE_CHECKING:
-    from raygnn.models.graph_encoder import LinkPredictor
+    from raygnn.models.predictors import LinkPredictor
     from raygnn.sampling.batch import LinkBatch
 
 # 0.5 MB of float32: two of them fit a cache of 2 MB.

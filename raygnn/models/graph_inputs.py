@@ -31,14 +31,14 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import ConfigError, DataError
 from raygnn.models.encoder import BlockEncoder
-from raygnn.models.graph_encoder import (
+from raygnn.models.hetero import CONVS
+from raygnn.models.hetero_encoder import HeteroEncoder
+from raygnn.models.subgraph_module import (
     EDGE_ATTR,
     EDGE_WEIGHT,
     needed_edge_inputs,
     takes_dictionaries,
 )
-from raygnn.models.hetero import CONVS
-from raygnn.models.hetero_encoder import HeteroEncoder
 
 _ROLES = ("feature", "weight")
 #: By the key of `task.args`, the attribute of the class and the parameter of `forward`.

@@ -14,13 +14,9 @@ from raygnn.errors import ConfigError
 from raygnn.models.attention_encoders import GAT, AttentionEncoder, GATv2
 from raygnn.models.convolutions import GCN, GIN, GraphSAGE
 from raygnn.models.encoder import ACTIVATIONS, MLP, Encoder
-from raygnn.models.graph_encoder import (
-    EDGE_WEIGHT,
-    GraphEncoder,
-    SubgraphModule,
-    TypedSubgraphModule,
-)
+from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.learned_rows import LightGCN
+from raygnn.models.subgraph_module import EDGE_WEIGHT, SubgraphModule, TypedSubgraphModule
 
 _NORMS = {"batch": "BatchNorm", "layer": "LayerNorm"}
 _UNKNOWN_TO_PYG = ("residual", "input_projection", "normalize_output")

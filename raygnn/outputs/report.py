@@ -14,9 +14,10 @@ import torch
 
 from raygnn import __version__
 from raygnn.outputs.curves import run_charts, without_flat
+from raygnn.outputs.history import LogRows
 from raygnn.outputs.html_page import Chart, duration, interval, label, render, show
 from raygnn.outputs.ladder import MODEL, Ladder, find_ladder, shown_metrics, verdict_sentence
-from raygnn.outputs.progress import LogRows, show_global_batch
+from raygnn.outputs.progress import show_global_batch
 from raygnn.outputs.report_data import data_tables, degree_charts, split_chart
 from raygnn.outputs.report_errors import Errors, PageTable, find_errors
 

@@ -22,7 +22,7 @@ from raygnn.data.fit_rows import fit_transforms, has_transforms
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.manifest import manifest_folder, manifest_uri
 from raygnn.data.partition.record import RECORD_NAME
-from raygnn.data.transforms.state import Transforms
+from raygnn.data.transforms.fitted import Transforms
 from raygnn.errors import ConfigError
 from raygnn.loops.tasks.target import target_class
 from raygnn.outputs.run_folder import SNAPSHOTS, RunFolder

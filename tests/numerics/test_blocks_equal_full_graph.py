@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
 from raygnn.models import GAT, GCN, GIN, MLP, Encoder, GATv2, GraphSAGE, Transformer
-from raygnn.models.graph_encoder import SubgraphModule
+from raygnn.models.subgraph_module import SubgraphModule
 from raygnn.sampling import NodeBatch
 from raygnn.sampling.blocks import Block, blocks_of
 from tests.batches import batch_of

@@ -13,8 +13,8 @@ import pytest
 
 import raygnn.train
 from raygnn.outputs.curves import run_charts
+from raygnn.outputs.history import MAX_ROWS, LogRows
 from raygnn.outputs.html_page import duration, show
-from raygnn.outputs.progress import MAX_ROWS, LogRows
 from tests.errors import raises
 from tests.small_runs import run_rank, small_config
 from tests.user_code import FailOnce

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from raygnn.loops.callbacks import Callback
-from raygnn.outputs.progress import Throughput, Work, memory
+from raygnn.outputs.throughput import Throughput, Work, memory
 from raygnn.parallel.all_reduce import LocalTotals
 from tests.small_runs import run_rank, small_config
 

@@ -16,7 +16,7 @@ from raygnn.data.ingest.pieces import read_column
 from raygnn.data.ingest.scan import ScannedTable
 from raygnn.data.manifest import DenseFeature, FeatureSpec, Label, SparseFeature, TimeColumn
 from raygnn.data.time_units import TIME_UNIT
-from raygnn.data.transforms.state import FittedColumn, FittedFeature, PlainColumn
+from raygnn.data.transforms.fitted import FittedColumn, FittedFeature, PlainColumn
 from raygnn.data.transforms.values import Format, NumberFormat, is_text_type, kind_of
 from raygnn.errors import DataError
 

@@ -14,7 +14,7 @@ from raygnn.data.ingest.column_plan import DensePlan, SourceColumn, SparsePlan
 from raygnn.data.ingest.findings import REPAIR, FindingCollector
 from raygnn.data.splits import SPLIT_CODES
 from raygnn.data.time_units import TIME_UNIT
-from raygnn.data.transforms.state import GAP, FittedColumn
+from raygnn.data.transforms.fitted import GAP, FittedColumn
 from raygnn.data.transforms.values import is_text_type, parsed_times, read_numbers
 
 GAPS = (

@@ -25,7 +25,8 @@ from raygnn.data.ingest.schedule import Schedule
 from raygnn.data.manifest import DenseFeature, FeatureSpec
 from raygnn.data.moments import Moments, measure, merge_elements
 from raygnn.data.transforms.fit import Counts, TextCounts, count, describe, fit, needs_counts
-from raygnn.data.transforms.state import FittedColumn, FittedFeature, NoValues, Transforms
+from raygnn.data.transforms.fitted import FittedColumn, FittedFeature, Transforms
+from raygnn.data.transforms.state import NoValues
 from raygnn.data.transforms.values import (
     ColumnTransform,
     Kind,

@@ -37,7 +37,7 @@ from raygnn.data.manifest import (
 from raygnn.data.storage_retry import retried
 from raygnn.data.tables.files import TableFile, list_files, unread_files
 from raygnn.data.time_units import shown_units, unit_words
-from raygnn.data.transforms.state import Transforms
+from raygnn.data.transforms.fitted import Transforms
 from raygnn.errors import ConfigError, DataError, choose_from
 
 FeatureDtype = Literal["float32", "float16", "bfloat16", "int8"]

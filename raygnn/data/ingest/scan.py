@@ -16,7 +16,7 @@ from raygnn.data.ingest.schedule import Schedule, in_threads
 from raygnn.data.manifest import Manifest
 from raygnn.data.tables.csv_tables import CsvSniff, common_types, sniff
 from raygnn.data.tables.files import TableFile, open_parquet
-from raygnn.data.transforms.state import FittedColumn
+from raygnn.data.transforms.fitted import FittedColumn
 from raygnn.errors import DataError, with_id
 
 # Footers are small reads that mostly wait for the disk or the store.

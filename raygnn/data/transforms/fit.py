@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raygnn.data.moments import Moments
+from raygnn.data.transforms.fitted import FittedColumn
 from raygnn.data.transforms.state import (
     AnyState,
     Bucket,
     Category,
-    FittedColumn,
     Log1p,
     MinMax,
     MultiHot,

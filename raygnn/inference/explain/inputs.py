@@ -15,7 +15,7 @@ from raygnn.data.manifest import DenseFeature, Manifest
 from raygnn.data.past_labels import PAST
 from raygnn.data.raw_columns import RawColumn, raw_columns_of
 from raygnn.data.time_units import TIME, TIME_UNIT
-from raygnn.data.transforms.state import FittedColumn, FittedFeature
+from raygnn.data.transforms.fitted import FittedColumn, FittedFeature
 from raygnn.inference.applied_model import AppliedModel
 from raygnn.loops.tasks.node_classification.task import NodeClassification
 from raygnn.models.feature_layers import embedding_channels

@@ -17,9 +17,10 @@ from torch_geometric.nn import MessagePassing
 from raygnn.data.edge_types import EdgeType
 from raygnn.errors import ConfigError
 from raygnn.models.encoder import MLP, BlockEncoder, OverBlocks
-from raygnn.models.graph_encoder import GraphEncoder, SubgraphModule, TypedSubgraphModule
+from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.relative_time import RelativeTime
 from raygnn.models.sparse_input import Features, dense, formed
+from raygnn.models.subgraph_module import SubgraphModule, TypedSubgraphModule
 from raygnn.sampling.batch import Batch, Block, HeteroBlock
 
 

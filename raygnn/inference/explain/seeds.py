@@ -19,8 +19,8 @@ from raygnn.inference.explain.rungs import RowRungs, rungs_of_row
 from raygnn.inference.row_tables import times_of
 from raygnn.loops.tasks.edge_prediction.task import EdgeRows
 from raygnn.loops.tasks.node_classification.task import NodeClassification, seeds_of
-from raygnn.models.graph_encoder import EdgePredictor
 from raygnn.models.label_propagation import LabelScores
+from raygnn.models.predictors import EdgePredictor
 from raygnn.sampling.batch import EdgeBatch, NodeBatch
 
 

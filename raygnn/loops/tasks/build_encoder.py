@@ -16,21 +16,18 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
 from raygnn.data.links.message_graph import Messages, message_graph
 from raygnn.data.partition.part import Outline
-from raygnn.data.transforms.state import YEAR_US, FittedColumn, FittedFeature, Time
+from raygnn.data.transforms.fitted import FittedColumn, FittedFeature
+from raygnn.data.transforms.state import YEAR_US, Time
 from raygnn.errors import ConfigError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.find_inputs import MOST_EVENT_COLUMNS, model_class_of
 from raygnn.models.encoder import MLP
 from raygnn.models.feature_layers import FeatureInteraction, category_inputs
-from raygnn.models.graph_encoder import (
-    EDGE_ATTR,
-    GraphEncoder,
-    TypedSubgraphModule,
-    takes_dictionaries,
-)
+from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.graph_inputs import is_encoder
 from raygnn.models.hetero_encoder import HeteroEncoder
 from raygnn.models.relative_time import DateColumn, RelativeTime
+from raygnn.models.subgraph_module import EDGE_ATTR, TypedSubgraphModule, takes_dictionaries
 from raygnn.sampling.partitioned_stores import PartitionedFeatureStore, PartitionedGraphStore
 from raygnn.sampling.parts import PartitionedGraph
 from raygnn.sampling.protocols import FeatureStore, GraphStore

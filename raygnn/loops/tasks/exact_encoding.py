@@ -17,9 +17,10 @@ from raygnn.errors import ConfigError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.models.encoder import BlockEncoder
 from raygnn.models.exact import IN_THIS_PROCESS, ExactOptions, exact_inference
-from raygnn.models.graph_encoder import EDGE_ATTR, EDGE_WEIGHT, GraphEncoder
+from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.in_edges import InEdges
 from raygnn.models.sparse_input import Features
+from raygnn.models.subgraph_module import EDGE_ATTR, EDGE_WEIGHT
 from raygnn.sampling.batch_assembler import gather_rows_for_device
 from raygnn.sampling.protocols import (
     EdgeValues,

@@ -15,13 +15,13 @@ from raygnn.data.edge_types import EdgeType, edge_type_name, type_name
 from raygnn.data.fit_rows import FitRows, statistics
 from raygnn.data.standardization import ColumnScale, Standardization
 from raygnn.data.time_units import time_unit
-from raygnn.data.transforms.state import YEAR_US, FittedFeature, Transforms
+from raygnn.data.transforms.fitted import FittedFeature, Transforms
+from raygnn.data.transforms.state import YEAR_US
 from raygnn.errors import ConfigError, DataError
 from raygnn.loops.model_spec import ModelSpec, NodeInput, TimeInput, edge_widths
 from raygnn.loops.tasks.build_sampler import find_fanouts
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
 from raygnn.models.encoder import Encoder
-from raygnn.models.graph_encoder import EDGE_ATTR, EDGE_WEIGHT, takes_dictionaries
 from raygnn.models.graph_inputs import (
     check_node_features,
     check_types,
@@ -29,6 +29,7 @@ from raygnn.models.graph_inputs import (
     is_encoder,
 )
 from raygnn.models.hetero_encoder import HeteroEncoder
+from raygnn.models.subgraph_module import EDGE_ATTR, EDGE_WEIGHT, takes_dictionaries
 
 #: Columns of a type of events or edges that are averaged; a node reads four means of each.
 MOST_EVENT_COLUMNS = 128

@@ -20,7 +20,8 @@ from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.manifest import FORMAT, DenseFeature, Manifest
 from raygnn.data.standardization import ColumnScale
 from raygnn.data.transforms import fit as fitting
-from raygnn.data.transforms.state import FittedColumn, FittedFeature, OneHot, Standard
+from raygnn.data.transforms.fitted import FittedColumn, FittedFeature
+from raygnn.data.transforms.state import OneHot, Standard
 from raygnn.errors import DataError
 from tests.errors import raises
 from tests.graph_writer import cut, write_graph

@@ -43,7 +43,8 @@ from raygnn.data.transforms.fit import (
     fit,
     needs_counts,
 )
-from raygnn.data.transforms.state import VERSION, Category, FittedColumn, FittedFeature, PlainColumn
+from raygnn.data.transforms.fitted import VERSION, FittedColumn, FittedFeature, PlainColumn
+from raygnn.data.transforms.state import Category
 from raygnn.data.transforms.values import ColumnTransform, Kind, kind_of, looks_like_times, texts
 from tests.errors import raises
 

@@ -27,8 +27,9 @@ from raygnn.models import (
     SimpleHGN,
     Transformer,
 )
-from raygnn.models.graph_encoder import GraphEncoder, NodePredictor
+from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.learned_rows import Embedding
+from raygnn.models.predictors import NodePredictor
 from raygnn.models.to_pyg import to_pyg
 from raygnn.sampling.batch import EdgeRecord, HeteroBlock, NodeBatch, NodeRecord
 from tests.batches import batch_of

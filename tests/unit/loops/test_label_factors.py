@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from raygnn.data.splits import Splits
-from raygnn.loops.tasks.edge_prediction.task import LabelFactors
+from raygnn.loops.tasks.edge_prediction.label_factors import LabelFactors
 
 
 def _split(num: int) -> Splits:

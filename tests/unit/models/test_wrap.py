@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
 
-from raygnn.models.graph_encoder import SubgraphModule, TypedSubgraphModule
+from raygnn.models.subgraph_module import SubgraphModule, TypedSubgraphModule
 from tests.batches import batch_of
 from tests.errors import raises
 
@@ -178,14 +178,14 @@ def test_no_module_that_pyg_generates_stays(tmp_path: Path) -> None:
 import inspect, os, tempfile
 from pathlib import Path
 from torch_geometric import nn as pyg
-import raygnn.models.graph_encoder
+import raygnn.models.subgraph_module
 from raygnn.models import GAT, GIN, GATv2, GraphSAGE, Transformer
 
 files = lambda: {p for p in Path(tempfile.gettempdir()).rglob("*") if p.suffix in (".py", ".pyc")}
 for encoder in (GAT, GIN, GATv2, GraphSAGE, Transformer):
     encoder(2, 2, hidden_channels=8)
 assert not files(), files()
-conv = raygnn.models.graph_encoder.SubgraphModule(pyg.GATConv(2, 2)).module
+conv = raygnn.models.subgraph_module.SubgraphModule(pyg.GATConv(2, 2)).module
 assert not files(), files()  # workers of Ray end without atexit
 assert "def propagate" in inspect.getsource(conv.propagate)
 pyg.SAGEConv(2, 2), pyg.Sequential("x, e", [(pyg.GCNConv(2, 2), "x, e -> x")])

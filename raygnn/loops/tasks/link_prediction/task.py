@@ -45,8 +45,9 @@ from raygnn.loops.tasks.objective import Objective
 from raygnn.losses import Candidates, LinkLoss, LinkScores
 from raygnn.losses.seed_losses import in_full_precision
 from raygnn.metrics.diagnostics import Diagnostic
-from raygnn.models.graph_encoder import GraphEncoder, LinkPredictor
+from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.graph_inputs import is_encoder, keeps_links, reads_messages
+from raygnn.models.predictors import LinkPredictor
 from raygnn.parallel.collectives import broadcast
 from raygnn.parallel.shared_rows import computed_by_all
 from raygnn.recommender.choice import JudgedRows

@@ -32,8 +32,10 @@ from raygnn.loops.tasks.node_classification.target import (
     find_past_labels,
 )
 from raygnn.metrics import Described, MetricsOverTime
-from raygnn.models.graph_encoder import EDGE_ATTR, GraphEncoder, NodePredictor
+from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.label_propagation import LabelScores, PropagatedLabels
+from raygnn.models.predictors import NodePredictor
+from raygnn.models.subgraph_module import EDGE_ATTR
 from raygnn.parallel.agreement import run_and_sync_errors
 from raygnn.parallel.collectives import broadcast, gather_rows
 from raygnn.sampling.batch import NodeBatch
