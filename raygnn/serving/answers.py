@@ -309,6 +309,11 @@ def _rows(
             of_pairs = isinstance(items[0], tuple) and rows is None
             seeds = {"pairs": nodes} if of_pairs else {"nodes": nodes, "rows": rows}
             return _with_plain_dates(graph.explain(options=options, **seeds).records)
+        if isinstance(items[0], tuple) and graph.saved.spec.output.predicted_edges is None:
+            raise ConfigError(
+                f"pairs is invalid: the model predicts nodes, and {items[0]} is a pair. Send ids.",
+                id="serve-pairs",
+            )
         table = graph.predict(nodes, what=first.what, rows=rows)
     elif isinstance(first, Embed):
         table = graph.embed(items, **first.options())

@@ -13,6 +13,7 @@ import pyarrow as pa
 from raygnn.data.arrays import thinned
 from raygnn.data.edge_types import edge_type_name, type_name
 from raygnn.data.manifest import DenseFeature, Manifest, manifest_folder
+from raygnn.data.splits import SPLIT_NAMES
 from raygnn.data.tables.files import list_files
 from raygnn.data.tables.read_ids import read_columns
 from raygnn.inference.open_graph import OpenGraph
@@ -46,7 +47,7 @@ def prediction_drift(
 
 
 def _reference(graph: OpenGraph, output: LabelOutput) -> Table:
-    """Predictions of rows of a training table, of edges, or of nodes of the graph."""
+    """Predictions of test rows of a training table, which are its newest, of edges, or of nodes."""
     bundle = graph.bundle
     if isinstance(output, EdgeOutput):
         edges = seed_edges(graph.saved.spec, bundle, output.edge_type)
@@ -56,7 +57,9 @@ def _reference(graph: OpenGraph, output: LabelOutput) -> Table:
     assert isinstance(output, NodeOutput)
     if output.table is not None and output.table in bundle.training_tables:
         rows = bundle.training_tables[output.table]
-        chosen = thinned(np.arange(rows.num_rows), _MAX_REFERENCE)
+        is_test = np.zeros(0) if rows.split is None else rows.split == 1 + SPLIT_NAMES.index("test")
+        chosen = np.flatnonzero(is_test) if is_test.any() else np.arange(rows.num_rows)
+        chosen = thinned(chosen, _MAX_REFERENCE)
         ids = bundle.take_ids(output.node_type, rows.node_ids(chosen))
         times = {} if rows.time is None else {"time": _as_given(rows.time[chosen], rows.time_unit)}
         return graph.predict(rows={"id": ids, **times})

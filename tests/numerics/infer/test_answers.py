@@ -111,6 +111,11 @@ def test_each_question_of_a_batch_is_answered_as_alone(shop):
     assert together == [shop.answer([question])[0] for question in questions]
 
 
+def test_pairs_are_predicted_by_models_of_edges_only(papers):
+    (refused,) = papers.answer([Predict(nodes=[("n001", "n002")])])
+    assert refused.id == "serve-pairs"
+
+
 def test_a_wrong_question_spoils_no_other_of_its_batch(papers):
     questions = [Predict(nodes=nodes) for nodes in (["n001"], ["n002", "nobody"], [7], ["n003"])]
     good, unknown, kind, last = papers.answer(questions)
