@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -37,7 +37,14 @@ from raygnn.data.manifest import (
     manifest_folder,
     manifest_uri,
 )
-from raygnn.data.tables.files import CsvFormat, list_files, match_files, suffix_and_format
+from raygnn.data.tables.files import (
+    CsvFormat,
+    TableFile,
+    list_files,
+    match_files,
+    suffix_and_format,
+)
+from raygnn.data.tables.read_ids import column_names
 from raygnn.data.time_units import TIME_UNIT
 from raygnn.data.transforms.fitted import FittedColumn
 from raygnn.errors import DataError, choose_from
@@ -124,6 +131,7 @@ class RowReader:
         self._nodes = {t: table for t, table in tables.items() if isinstance(t, str)}
         self._edges = {edge_type_name(t): tables[t] for t in tables if not isinstance(t, str)}
         self._widths: dict[tuple[str, str], list[int]] = {}
+        self._names: dict[str, Collection[str]] = {}
 
     def on(self, graph: Bundle) -> RowReader:
         """A reader of rows that come after others: `graph` is this reader's with rows added."""
@@ -156,9 +164,31 @@ class RowReader:
         """
         _check_types("nodes", rows.nodes, list(self._nodes))
         _check_types("edges", rows.edges, list(self._edges))
-        nodes = {n: _as_columns(self._nodes[n], found) for n, found in rows.nodes.items() if found}
-        edges = {n: _as_columns(self._edges[n], found) for n, found in rows.edges.items() if found}
+        nodes = {n: self._decode(self._nodes[n], found) for n, found in rows.nodes.items() if found}
+        edges = {n: self._decode(self._edges[n], found) for n, found in rows.edges.items() if found}
         return self._addition(nodes, edges)
+
+    def _decode(self, table: _GraphTable, rows: Rows) -> _NewRows:
+        """Leaves out columns that the files of the table have, and graph.yaml does not name."""
+        name, columns = type_name(table.type), table_columns(table.spec).names
+        for column in dict.fromkeys(itertools.chain.from_iterable(rows)):
+            if column not in columns and column not in self._file_columns(table):
+                raise DataError(
+                    f"new rows of {name!r} are invalid: their tables have no column {column!r}. "
+                    f"{choose_from(column, columns, 'Their columns are')}. Give references "
+                    "to other nodes as edges.",
+                    id="rows-column-unknown",
+                )
+        return _NewRows({column: _array(name, column, rows) for column in table.needed}, len(rows))
+
+    def _file_columns(self, table: _GraphTable) -> Collection[str]:
+        if table.name not in self._names:
+            self._names[table.name] = frozenset(*map(column_names, self._first_file(table)))
+        return self._names[table.name]
+
+    def _first_file(self, table: _GraphTable) -> Sequence[TableFile]:
+        roots = (manifest_folder(self._uri), *self._options.allow_outside)
+        return list_files(roots[0], table.spec.files, table.name, roots, table.spec.csv)[:1]
 
     def read_tables(self, uri: str) -> Addition:
         """Decodes rows of files, with the columns of the graph's manifest.
@@ -363,11 +393,8 @@ class RowReader:
             return [1] * len(names)
         key = (table.name, info.name)
         if key not in self._widths:
-            roots = (manifest_folder(self._uri), *self._options.allow_outside)
-            place = f"features.{info.name}"
-            files = list_files(roots[0], table.spec.files, place, roots, table.spec.csv)[:1]
-            columns = TableColumns(names, frozenset(names))
-            (scanned,) = scan_tables([(place, files, columns)], in_process)
+            place, columns = f"features.{info.name}", TableColumns(names, frozenset(names))
+            (scanned,) = scan_tables([(place, self._first_file(table), columns)], in_process)
             self._widths[key] = [inspect(scanned, c, place, spec.dtype).width for c in names]
         return self._widths[key]
 
@@ -380,20 +407,6 @@ def _check_types(what: str, names: Iterable[str], known: Sequence[str]) -> None:
                 f"{choose_from(name, known)}.",
                 id="rows-type-unknown",
             )
-
-
-def _as_columns(table: _GraphTable, rows: Rows) -> _NewRows:
-    name, columns = type_name(table.type), table_columns(table.spec).names
-    for row in rows:
-        for column in row:
-            if column not in columns:
-                raise DataError(
-                    f"new rows of {name!r} are invalid: graph.yaml has no column {column!r} of "
-                    f"them. {choose_from(column, columns, 'Their columns are')}. Give references "
-                    "to other nodes as edges.",
-                    id="rows-column-unknown",
-                )
-    return _NewRows({column: _array(name, column, rows) for column in table.needed}, len(rows))
 
 
 def _never_dropped(findings: Iterable[Finding]) -> list[Finding]:

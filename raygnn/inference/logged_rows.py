@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from raygnn.console import count, warn
 from raygnn.data.added_rows import AddedRows, RowReader
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import edge_type_name
@@ -164,6 +165,15 @@ class LoggedRows:
         extend(order)
         refused.sort(key=lambda row: row.position)
         return Checked(joined(parts), accepted, refused)
+
+    def warn_of_refused(self) -> None:
+        """Prints how many rows were left out, and why the newest one was."""
+        if self.num_refused:
+            newest = self.refused[0]
+            warn(
+                f"{count(self.num_refused, 'row')} of the event log left out, such as of "
+                f"{newest.type}: {newest.reason}"
+            )
 
     def _count_late(self, addition: Addition) -> None:
         if self._latest is None:

@@ -79,6 +79,7 @@ def compact(
         rows.add(segment, checked)
     if rows.position == before.position:
         return before
+    rows.warn_of_refused()
     folder = folder_of(log, rows.position)
     manifest = opened.manifest()
     assert manifest is not None

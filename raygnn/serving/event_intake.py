@@ -21,6 +21,7 @@ from raygnn.serving.messages import Appended, Events, RefusedEvent
 # A segment costs each replica some milliseconds, so rows wait for others.
 _SECONDS_PER_SEGMENT = 0.1
 _LOOK_EVERY_S = 0.5
+_SECONDS_PER_WARNING = 60.0
 _MAX_WAITING = 10_000
 _MAX_REFUSED = 20  # rows of a request that are found one by one
 _MAX_SHOWN = 50  # letters of a name of the client
@@ -42,7 +43,8 @@ class EventIntake:
         self._changing = threading.Lock()
         self._waiting: queue.Queue[_Posted] = queue.Queue(_MAX_WAITING)
         self._stops = threading.Event()
-        self._rows.follow(self._log)
+        self._warns_after_s = 0.0
+        self._follow()
         self._thread = threading.Thread(target=self._run, name="raygnn-events", daemon=True)
         self._thread.start()
 
@@ -107,6 +109,16 @@ class EventIntake:
             rest_s = began + _SECONDS_PER_SEGMENT - time.monotonic()
             self._stops.wait(max(rest_s, 0.0))
 
+    def _follow(self) -> None:
+        """Reads what other programs have appended. At most every minute, a warning tells of rows
+        that do not fit.
+        """
+        before = self._rows.num_refused
+        self._rows.follow(self._log)
+        if self._rows.num_refused > before and time.monotonic() > self._warns_after_s:
+            self._rows.warn_of_refused()
+            self._warns_after_s = time.monotonic() + _SECONDS_PER_WARNING
+
     def _checked(self, entries: Sequence[Entry]) -> Checked:
         return self._rows.check([r for entry in entries for r in entry.rows], _MAX_REFUSED)
 
@@ -116,7 +128,7 @@ class EventIntake:
         for entry, _ in group:
             entries.setdefault(entry.key, entry)
         while True:
-            self._rows.follow(self._log)
+            self._follow()
             new = (e for e in entries.values() if self._log.position_of(e.key) is None)
             chosen = first_segment(new)
             checked = self._checked(chosen)

@@ -50,7 +50,7 @@ SAVED: Any = SimpleNamespace(spec=SimpleNamespace(embedded_types=frozenset()))
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any]:
     folder = tmp_path_factory.mktemp("intake")
-    nodes = pa.table({"id": ["a", "b"], "x": [0.5, 1.5]})
+    nodes = pa.table({"id": ["a", "b"], "x": [0.5, 1.5], "name": ["Al", "Bo"]})
     edges = pa.table({"s": ["a"], "t": ["b"], "day": [10]})
     spec = {"features": {"x": {"columns": ["x"]}}}
     uri = str(write_graph(folder / "graph", nodes, edges, spec, {"time": "day"}))
@@ -84,7 +84,7 @@ def followed(graph: tuple[str, Any], folder: Path) -> LoggedRows:
 
 def test_bad_rows_are_refused_and_the_others_appended(intake, graph, tmp_path):
     nodes = [
-        {"id": "c", "x": 1},
+        {"id": "c", "x": 1, "name": "Cy"},  # a column that only the file has
         {"id": "a", "x": 1},
         {"id": "d"},
         {"id": "d", "x": 2.5},
@@ -127,7 +127,7 @@ def test_many_bad_rows_take_no_long_time(intake):
     assert {row.id for row in done.refused[30:]} == {"events-many-refused"}
 
 
-def test_several_clients_and_another_writer_lose_nothing(intake, graph, tmp_path):
+def test_several_clients_and_another_writer_lose_nothing(intake, graph, tmp_path, capsys):
     """The other writer does not check its rows: those that do not fit are counted."""
     other = EventLog.create(str(tmp_path))
 
@@ -146,6 +146,7 @@ def test_several_clients_and_another_writer_lose_nothing(intake, graph, tmp_path
     with ThreadPoolExecutor(4) as pool:
         num_accepted = sum(pool.map(send, range(4)))
     assert num_accepted == 3 * 4 * 2 + 4  # `both0` to `both3` once each
+    assert "of the event log left out, such as of n" in capsys.readouterr().out
     rows = followed(graph, tmp_path)
     assert (rows.position, rows.num_refused) == (num_accepted + 8, 4)
     ids = rows.addition.ids["n"].to_pylist()
