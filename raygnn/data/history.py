@@ -507,11 +507,12 @@ class _Arrays:
         """[num_sources], from when on each node's reference is known; null without times."""
         if edge_type not in self._since:
             rows = (edge_type, reference.edges), (edge_type[2], reference.targets)
-            found = [
-                np.asarray(self.bundle.column(type_, TIME))[positions]
+            columns = [
+                (np.asarray(self.bundle.column(type_, TIME)), positions)
                 for type_, positions in rows
-                if TIME in self.bundle.columns(type_) and len(self.bundle.column(type_, TIME))
+                if TIME in self.bundle.columns(type_)
             ]
+            found = [times[positions] for times, positions in columns if len(times)]
             self._since[edge_type] = reduce(np.maximum, found) if found else None
         return self._since[edge_type]
 
