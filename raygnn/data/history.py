@@ -12,415 +12,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raygnn.data.arrays import thinned
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import REVERSE_PREFIX, EdgeType
-from raygnn.data.events import (
-    Events,
-    Reference,
-    first_of_kind,
-    fits,
-    gaps,
-    running_sums,
-    sums_between,
-)
+from raygnn.data.events import Events, Reference, first_of_kind, gaps, running_sums, sums_between
+from raygnn.data.history_spec import Attribute, EventSpec, HistoryColumn, HistorySpec
 from raygnn.data.raw_columns import RawColumn, raw_columns
-from raygnn.data.time_units import TIME, TIME_UNIT, is_clock, time_unit
+from raygnn.data.time_units import TIME, TIME_UNIT
+from raygnn.data.transforms.state import YEAR_US
 
-_DAY_US = 86_400_000_000
-_YEAR_US = 365.25 * _DAY_US
-_DAYS = (7, 14, 30, 90, 180, 365, 1095)
-_SHARES = (1 / 64, 1 / 16, 1 / 4)  # of the span of plain numbers
-_LAGS = (7, 28, 364)  # days before a forecast, whole weeks each
-_MAX_LAGS = 32  # windows of a forecast that have lags
-MAX_NUMBERS = 16  # columns of an edge type's events with numbers
-_MAX_CATEGORIES, _NUM_CODES = 8, 3
-_MAX_CODES = 256  # categories that trees read as such, and whose distinct values are counted
-_ROWS_PER_NODE = 200  # training rows, from which on the node itself is a category
+DAY_US = 86_400_000_000
+MAX_CODES = 256  # categories that trees read as such, and whose distinct values are counted
 _EQUAL_GAPS = 1e-6  # deviation as a share of the usual gap, which may be rounding
-_MAX_FITTED = 1 << 15  # rows on which columns are compared
-
-
-@dataclass(frozen=True)
-class Attribute:
-    """A column of events.
-
-    Attributes:
-        name: readable, with the table.
-        holder: edge types from the event's source to the node with the column: none or one.
-        owner: node or edge type with the column.
-        feature: name of the feature.
-        column: name of the column in the feature.
-        center: constant that sums are of differences from: the mean until the end of training.
-        codes: the most frequent categories. Empty for numbers.
-        ids: of all nodes of `owner` in training, if the column is the node itself; else empty.
-        is_summed: sums mean something: the column is a number of the event itself.
-    """
-
-    name: str
-    holder: tuple[EdgeType, ...]
-    owner: str | EdgeType
-    feature: str
-    column: str
-    kind: str
-    is_summed: bool
-    center: float = 0.0
-    codes: tuple[int, ...] = ()
-    ids: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class HistoryColumn:
-    """Meaning of a column of a node at a time.
-
-    Attributes:
-        subject: readable: a table, or a column with its table.
-        table: table of the rows that it is computed from.
-        what: what is computed of the subject, such as `count` or `since last`; empty for the value
-            itself.
-        span: age up to which rows count; empty without one.
-        of: other end that the column belongs to; empty for the node itself.
-        names: of categories, whose codes are the values.
-        is_category: trees read the codes as categories.
-        is_age: the value is a time back from the row's.
-    """
-
-    subject: str
-    table: str
-    what: str = ""
-    span: str = ""
-    of: str = ""
-    names: tuple[str, ...] = ()
-    is_category: bool = False
-    is_age: bool = False
-
-    @property
-    def is_own(self) -> bool:
-        """Whether it is a column of the table's row itself, not computed from events."""
-        return not self.what and self.subject.startswith(f"{self.table}.")
-
-    @property
-    def name(self) -> str:
-        """Readable, with the table: `orders.amount sum 30d`."""
-        words = " ".join(filter(None, (self.subject, self.what, self.span)))
-        return f"{self.of}: {words}" if self.of else words
-
-
-@dataclass(frozen=True)
-class EventSpec:
-    """Events of the nodes, and their columns.
-
-    Attributes:
-        name: readable.
-        path: edge types from the events to the nodes, one or two.
-        attributes: columns of the events.
-        gap: mean time between the events of a node until the end of training.
-        windows: ages up to which events count, ascending. Shorter than the gap, a window would say
-            what the age of the latest event says.
-        lags: the windows of a forecast a week, a month and a year before, as ages of their ends.
-    """
-
-    name: str
-    path: tuple[EdgeType, ...]
-    attributes: tuple[Attribute, ...]
-    gap: float
-    windows: tuple[float, ...]
-    lags: tuple[tuple[float, float], ...] = ()
-
-
-@dataclass(frozen=True)
-class OtherSpec:
-    """The other end of each node's latest event, or of the node itself.
-
-    Attributes:
-        name: readable.
-        events: position in `HistorySpec.events`; null for the node itself.
-        edge_type: from the event or node to the other end; null for the source of the event.
-        history: columns of the other end.
-    """
-
-    name: str
-    events: int | None
-    edge_type: EdgeType | None
-    history: HistorySpec
-
-
-@dataclass(frozen=True)
-class HistorySpec:
-    """Columns of a node type, fitted on training rows; JSON by `dataclasses.asdict`.
-
-    Attributes:
-        unit: of the times, as in `SeedRows.time_unit`.
-        max_age: age from which on events are not known; null without one.
-        is_brief: counts, the age of the latest event and means only.
-        own: the node's own features are columns.
-        left_out: names of columns that are constant, a copy of another, or a clock.
-    """
-
-    node_type: str
-    feature: str
-    unit: str | None
-    max_age: float | None
-    is_brief: bool
-    own: bool
-    events: tuple[EventSpec, ...]
-    others: tuple[OtherSpec, ...] = ()
-    left_out: tuple[str, ...] = ()
-
-    @classmethod
-    def of(
-        cls,
-        bundle: Bundle,
-        node_type: str,
-        feature: str,
-        nodes: np.ndarray,
-        times: np.ndarray | None,
-        window: float | None = None,
-        max_age: float | None = None,
-        edge_features: Sequence[str] = (),
-        num_windows: int = 1,
-    ) -> HistorySpec:
-        """Chooses columns by training rows.
-
-        Args:
-            feature: name of the features of nodes.
-            nodes: int64 [num_rows], nodes of the training rows.
-            times: [num_rows], or null.
-            window: the time that a label covers, as `SeedRows.window`, in the unit of the times.
-            max_age: age from which on events are not known.
-            edge_features: names of features of edges, without the label.
-            num_windows: windows of a forecast that `window` covers, of the same length.
-        """
-        arrays = _Arrays(bundle)
-        fitting = _Fitting(arrays, feature, edge_features, times, window, max_age, num_windows)
-        spec = fitting.history(node_type)
-        sample = None if times is None else thinned(times, _MAX_FITTED)
-        history = History(bundle, spec, arrays)
-        columns = history.columns(thinned(nodes, _MAX_FITTED), sample)
-        left_out = _left_out(history.described, columns, sample)
-        return replace(spec, left_out=tuple(left_out))
-
-
-def _left_out(
-    described: Sequence[HistoryColumn], columns: np.ndarray, times: np.ndarray | None
-) -> Iterator[str]:
-    seen = set()
-    for column, values in zip(described, columns.T, strict=True):
-        known = ~np.isnan(values)
-        content = column.is_category, values.tobytes()
-        follows_time = times is not None and is_clock(values[known], times[known])
-        if follows_time or content in seen or _is_constant(values, known):
-            yield column.name
-        seen.add(content)
-
-
-def _is_constant(values: np.ndarray, known: np.ndarray) -> bool:
-    chosen = values[known]
-    return not len(chosen) or (bool(known.all()) and bool((chosen == chosen[0]).all()))
-
-
-@dataclass(frozen=True)
-class _Fitting:
-    arrays: _Arrays
-    feature: str
-    edge_features: Sequence[str]
-    times: np.ndarray | None
-    window: float | None
-    max_age: float | None
-    num_windows: int
-
-    @property
-    def bundle(self) -> Bundle:
-        return self.arrays.bundle
-
-    def history(self, node_type: str, *, is_brief: bool = False) -> HistorySpec:
-        unit = None if self.times is None else time_unit(self.bundle, TIME)
-        paths = list(self._paths(node_type))
-        if is_brief:
-            paths = [path for path in paths if len(path) == 1 and self._has_time(path[0])]
-        tables = [self.arrays.table_of(path[0]) for path in paths]
-        events = []
-        for path, table in zip(paths, tables, strict=True):
-            name = table if tables.count(table) == 1 else f"{table} by {path[0][1]}"
-            found = self.arrays.events(path)
-            attributes = tuple(self._attributes(name, path, is_brief=is_brief))
-            gap = self._mean_gap(found)
-            windows, lags = self._windows(unit, found.times, gap)
-            if is_brief:
-                windows, lags = windows[len(windows) // 2 :][:1], ()
-            events.append(EventSpec(name, path, attributes, gap, windows, lags))
-        others = () if is_brief else tuple(self._others(node_type, events))
-        own = not is_brief
-        return HistorySpec(
-            node_type, self.feature, unit, self.max_age, is_brief, own, tuple(events), others
-        )
-
-    def _paths(self, node_type: str) -> Iterator[tuple[EdgeType, ...]]:
-        bundle = self.bundle
-        for into in bundle.edge_types:
-            if into[2] != node_type:
-                continue
-            yield (into,)
-            for first in bundle.edge_types:
-                is_back = first[0] == node_type or first == bundle.reverse_of(into)
-                if first[2] != into[0] or is_back or not self._has_time(first):
-                    continue
-                reverse = bundle.reverse_of(first)
-                is_attribute = reverse is not None and self._is_reference(reverse)
-                if not is_attribute and fits(bundle, (first, into)):
-                    yield (first, into)
-
-    def _has_time(self, edge_type: EdgeType) -> bool:
-        return any(TIME in self.bundle.columns(t) for t in (edge_type, edge_type[0]))
-
-    def _is_reference(self, edge_type: EdgeType) -> bool:
-        """Whether each source leads to at most one node, which is no event of the source."""
-        is_back = edge_type[1].startswith(REVERSE_PREFIX)
-        if is_back and any(TIME in self.bundle.columns(t) for t in (edge_type, edge_type[2])):
-            return False
-        return self.arrays.reference(edge_type) is not None
-
-    def _references(self, node_type: str, besides: EdgeType | None) -> Iterator[EdgeType]:
-        """Edge types that lead from each node of a type to at most one other node."""
-        bundle = self.bundle
-        for edge_type in bundle.edge_types:
-            is_own = edge_type[0] == node_type and edge_type != besides
-            if is_own and edge_type[2] != node_type and self._is_reference(edge_type):
-                yield edge_type
-
-    def _known(self, events: Events) -> np.ndarray:
-        """Positions of events until the end of training."""
-        if events.times is None or self.times is None or not len(self.times):
-            return np.arange(len(events.sources))
-        return np.flatnonzero(events.times <= self.times.max())
-
-    def _mean_gap(self, events: Events) -> float:
-        if events.times is None:
-            return 0.0
-        found = gaps(events.indptr, events.times)[self._known(events)]
-        found = found[~np.isnan(found)]
-        return float(found.mean()) if len(found) else 0.0
-
-    def _attributes(
-        self, name: str, path: tuple[EdgeType, ...], *, is_brief: bool
-    ) -> Iterator[Attribute]:
-        first, events = path[0], self.arrays.events(path)
-        known = self._known(events)
-        holders: list[tuple[str, tuple[EdgeType, ...], str | EdgeType, str]] = []
-        is_of_source = self.arrays.table_of(first) == first[0]
-        holders.append((name if is_of_source else f"{name}.{first[0]}", (), first[0], self.feature))
-        holders += [(name, (), first, each) for each in self.edge_features]
-        for reference in self._references(first[0], besides=first) if not is_brief else ():
-            end = reference[2]
-            holders.append((f"{name}.{end}", (reference,), end, self.feature))
-        numbers = categories = 0
-        for holder, to, owner, feature in holders:
-            for raw in self.arrays.columns(owner, feature).values():
-                title = f"{holder}.{raw.name}"
-                is_summed = raw.kind == "number" and not to and not is_brief
-                attribute = Attribute(title, to, owner, feature, raw.name, raw.kind, is_summed)
-                values = self.arrays.values(events, attribute, known)
-                fitted = _fitted(attribute, raw, values, events.times, known)
-                if fitted is None or (fitted.codes and is_brief):
-                    continue
-                is_category = bool(fitted.codes)
-                numbers, categories = numbers + (not is_category), categories + is_category
-                if categories <= _MAX_CATEGORIES and numbers <= MAX_NUMBERS:
-                    yield fitted
-        if events.times is None or self.times is None or is_brief:
-            return
-        for holder, to, owner, _ in holders[is_of_source:]:
-            if isinstance(owner, str) and self._is_category(owner):
-                ids = tuple(ids_as_texts(self.bundle, owner).to_pylist())
-                node = Attribute(f"{holder}.id", to, owner, "", "id", "category", False, ids=ids)
-                values = self.arrays.values(events, node, known)
-                if column := _fitted(node, self.arrays.column(node), values, None, known):
-                    yield column
-
-    def _is_category(self, node_type: str) -> bool:
-        """Whether the nodes of a type are few, and the rows enough to learn each by itself."""
-        num_nodes, times = self.bundle.num_nodes(node_type), self.times
-        assert times is not None
-        return num_nodes <= _MAX_CODES and len(times) >= _ROWS_PER_NODE * num_nodes
-
-    def _others(self, node_type: str, events: Sequence[EventSpec]) -> Iterator[OtherSpec]:
-        """The nodes that the node or its latest events refer to, each type once."""
-        ends: list[tuple[str, int | None, EdgeType | None, str]] = []
-        for reference in self._references(node_type, None):
-            ends.append((reference[2], None, reference, reference[2]))
-        for i, spec in enumerate(events):
-            source = spec.path[0][0]
-            if self.arrays.events(spec.path).times is None:
-                continue
-            ends.append((f"latest {spec.name}", i, None, source))
-            for reference in self._references(source, besides=spec.path[0]):
-                ends.append((f"{spec.name}.{reference[2]}", i, reference, reference[2]))
-        seen = {node_type}
-        for name, position, edge_type, other in ends:
-            if other in seen or (
-                position is not None and self._is_new(events[position], edge_type)
-            ):
-                continue
-            seen.add(other)
-            history = replace(self.history(other, is_brief=True), own=position is None)
-            if history.events or history.own:
-                yield OtherSpec(name, position, edge_type, history)
-
-    def _is_new(self, spec: EventSpec, reference: EdgeType | None) -> bool:
-        """Whether other ends begin with the event, so that they have no history."""
-        events = self.arrays.events(spec.path)
-        other = spec.path[0][0] if reference is None else reference[2]
-        if TIME not in self.bundle.columns(other) or events.times is None:
-            return False
-        ends = events.sources if reference is None else self.arrays.ends(reference, events.sources)
-        begin = np.asarray(self.bundle.column(other, TIME))[ends]
-        return bool(np.mean(begin[ends >= 0] >= events.times[ends >= 0]) > 1 / 2)
-
-    def _windows(
-        self, unit: str | None, times: np.ndarray | None, gap: float
-    ) -> tuple[tuple[float, ...], tuple[tuple[float, float], ...]]:
-        """The windows and lags of events."""
-        if self.times is None or times is None or not len(self.times) or not len(times):
-            return (), ()
-        span = float(self.times.max() - times.min())
-        if self.max_age is not None:
-            span = min(span, self.max_age)
-        own = [] if self.window is None else [self.window, 2 * self.window]
-        days = [float(num * _DAY_US) for num in _DAYS]
-        regular = days if unit == TIME_UNIT else [share * span for share in _SHARES]
-        windows = {float(each) for each in (*regular, *own) if gap < each < span}
-        lags = []
-        if unit == TIME_UNIT and self.window is not None and self.num_windows > 1:
-            length = self.window / self.num_windows
-            for lag in (float(num * _DAY_US) for num in _LAGS):
-                num = min(self.num_windows, _MAX_LAGS, int(lag / length))
-                if gap < length and lag < span:
-                    lags += [(lag - i * length, lag - (i + 1) * length) for i in range(num)]
-        return tuple(sorted(windows)), tuple(lags)
-
-
-def _fitted(
-    attribute: Attribute,
-    raw: RawColumn,
-    values: np.ndarray,
-    times: np.ndarray | None,
-    known: np.ndarray,
-) -> Attribute | None:
-    """With the constants of sums; None if the column has one value, or is a clock."""
-    is_known = ~np.isnan(values)
-    chosen = values[is_known]
-    if not len(chosen) or chosen.min() == chosen.max():
-        return None
-    if raw.kind == "category":
-        counts = np.bincount(chosen.astype(np.int64), minlength=len(raw.names))
-        codes = np.argsort(-counts, kind="stable")[:_NUM_CODES]
-        return replace(attribute, codes=tuple(codes[counts[codes] > 0].tolist()))
-    step = -(-len(chosen) // _MAX_FITTED)
-    if times is not None:
-        moments = times[known][is_known]
-        if is_clock(chosen[::step], moments[::step]):
-            return None
-    return replace(attribute, center=float(chosen.mean()))
 
 
 def ids_as_texts(bundle: Bundle, node_type: str) -> pa.Array:
@@ -435,10 +37,10 @@ def table_of_edges(bundle: Bundle, edge_type: EdgeType) -> str:
     """
     if bundle.is_of_parts or edge_type not in bundle.edge_types:
         return edge_type[1].removeprefix(REVERSE_PREFIX)
-    return _Arrays(bundle).table_of(edge_type)
+    return EventArrays(bundle).table_of(edge_type)
 
 
-class _Arrays:
+class EventArrays:
     """Arrays of a graph that columns are computed from, each made once."""
 
     def __init__(self, bundle: Bundle) -> None:
@@ -551,11 +153,11 @@ class History:
         self,
         bundle: Bundle,
         spec: HistorySpec,
-        arrays: _Arrays | None = None,
+        arrays: EventArrays | None = None,
         max_age: float | None = None,
     ) -> None:
         self.spec = spec
-        self._arrays = arrays = arrays or _Arrays(bundle)
+        self._arrays = arrays = arrays or EventArrays(bundle)
         self._events = [_EventColumns(arrays, spec, each, max_age) for each in spec.events]
         self._others = [History(bundle, each.history, arrays, max_age) for each in spec.others]
         own = self._arrays.columns(spec.node_type, spec.feature) if spec.own else {}
@@ -572,7 +174,7 @@ class History:
 
         `others`: columns of the other ends, in the order of `spec.others`.
         """
-        history, arrays = copy(self), _Arrays(bundle)
+        history, arrays = copy(self), EventArrays(bundle)
         history._arrays, history._others = arrays, list(others)
         history._events = [each.on(arrays) for each in self._events]
         own = arrays.columns(self.spec.node_type, self.spec.feature) if self.spec.own else {}
@@ -590,7 +192,7 @@ class History:
                 f"{table}.{column.name}",
                 table,
                 names=column.names,
-                is_category=column.kind == "category" and len(column.names) <= _MAX_CODES,
+                is_category=column.kind == "category" and len(column.names) <= MAX_CODES,
                 is_age=column.kind == "date",
             )
         if self._has_season:
@@ -610,7 +212,7 @@ class History:
         found = [self._own_columns(nodes, times)]
         if self._has_season:
             assert times is not None
-            found.append((times / _YEAR_US % 1 * 366)[:, None])
+            found.append((times / YEAR_US % 1 * 366)[:, None])
         found += [events.columns(nodes, times) for events in self._events]
         for other, history in zip(self.spec.others, self._others, strict=True):
             ends = nodes
@@ -672,7 +274,7 @@ class _EventColumns:
     """Columns of one kind of events."""
 
     def __init__(
-        self, arrays: _Arrays, spec: HistorySpec, events: EventSpec, max_age: float | None
+        self, arrays: EventArrays, spec: HistorySpec, events: EventSpec, max_age: float | None
     ) -> None:
         self._arrays, self._spec, self._of = arrays, spec, events
         self._max_age = spec.max_age if max_age is None else max_age
@@ -686,7 +288,7 @@ class _EventColumns:
         spans = len(self._windows) + 1
         self._few = slice(None) if spans <= 2 else slice(spans // 2, None, spans - 1 - spans // 2)
 
-    def on(self, arrays: _Arrays) -> _EventColumns:
+    def on(self, arrays: EventArrays) -> _EventColumns:
         columns = copy(self)
         columns._arrays, columns._sums = arrays, {}
         return columns
@@ -742,7 +344,7 @@ class _EventColumns:
 
     def _names_of(self, attribute: Attribute) -> tuple[tuple[str, ...], bool]:
         names = self._arrays.column(attribute).names
-        return names, len(names) <= _MAX_CODES
+        return names, len(names) <= MAX_CODES
 
     def columns(self, nodes: np.ndarray, times: np.ndarray | None) -> np.ndarray:
         events, ranges = self._events, self._ranges(nodes, times)
@@ -910,4 +512,4 @@ def _ratio(total: np.ndarray, num: np.ndarray) -> np.ndarray:
 
 
 def _span_name(window: float, unit: str | None) -> str:
-    return f"{window / _DAY_US:g}d" if unit == TIME_UNIT else f"{window:g}"
+    return f"{window / DAY_US:g}d" if unit == TIME_UNIT else f"{window:g}"

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from raygnn.data.bundle import SeedRows
-from raygnn.data.history import HistoryColumn
+from raygnn.data.history_spec import HistoryColumn
 from raygnn.data.time_units import window_as_time
 
 #: Their column in a batch.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from raygnn.data.history import HistorySpec
+from raygnn.data.history_spec import HistorySpec
 from raygnn.metrics import metrics_of
 from raygnn.metrics.standard_errors import influences, standard_error
 from raygnn.models.label_propagation import fit_weights

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from raygnn.data.history import HistoryColumn
+from raygnn.data.history_spec import HistoryColumn
 
 #: Rows that effects are averaged over.
 MAX_ROWS = 1_000

@@ -17,7 +17,7 @@ from torch import Tensor
 from raygnn.console import warn
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import join, write_text
-from raygnn.data.history import HistoryColumn
+from raygnn.data.history_spec import HistoryColumn
 from raygnn.data.manifest import Manifest
 from raygnn.data.tables.read_ids import original_ids
 from raygnn.errors import ConfigError

@@ -10,7 +10,8 @@ import numpy as np
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.extended_bundle import ExtendedBundle
-from raygnn.data.history import HistoryColumn, table_of_edges
+from raygnn.data.history import table_of_edges
+from raygnn.data.history_spec import HistoryColumn
 from raygnn.data.manifest import DenseFeature, Manifest
 from raygnn.data.past_labels import PAST
 from raygnn.data.raw_columns import RawColumn, raw_columns_of

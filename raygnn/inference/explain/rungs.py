@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raygnn.data.history import HistoryColumn
+from raygnn.data.history_spec import HistoryColumn
 from raygnn.inference.explain.inputs import short_name
 from raygnn.loops.blend import CONSTANT, GNN, LAST_LABEL, TREES, Share
 from raygnn.loops.boosted_trees import BoostedTrees

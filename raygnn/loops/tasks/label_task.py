@@ -19,7 +19,8 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.data.extended_history import ExtendedHistory
 from raygnn.data.hashing import hash_ids
-from raygnn.data.history import History, HistoryColumn, HistorySpec
+from raygnn.data.history import History
+from raygnn.data.history_spec import HistoryColumn, HistorySpec
 from raygnn.data.standardization import ColumnScale
 from raygnn.data.time_units import window_as_time
 from raygnn.data.transforms.fit import is_heavy_tailed

@@ -14,8 +14,10 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.checksums import type_adapter
 from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.data.extended_history import ExtendedHistory
+from raygnn.data.fit_history import fit_history
 from raygnn.data.growth import Growth
-from raygnn.data.history import History, HistorySpec
+from raygnn.data.history import History
+from raygnn.data.history_spec import HistorySpec
 from raygnn.data.ingest.plan_bundle import IngestOptions
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows
 from tests.graph_writer import ingest_tables
@@ -53,7 +55,7 @@ def _bundle(folder: Path, orders: dict[str, np.ndarray], times: str = "edges") -
 def _spec(bundle: Bundle, max_age: float | None = None) -> HistorySpec:
     rng = np.random.default_rng(2)
     rows = rng.integers(0, _USERS, 900), rng.integers(0, 40, 900)
-    spec = HistorySpec.of(bundle, "user", "x", *rows, window=7, max_age=max_age)
+    spec = fit_history(bundle, "user", "x", *rows, window=7, max_age=max_age)
     # Lags are chosen for dates only.
     return replace(spec, events=tuple(replace(each, lags=_LAGS) for each in spec.events))
 
@@ -164,7 +166,7 @@ def test_few_ends_are_categories_by_id_in_any_order_of_their_table(tmp_path: Pat
         edges = {("user", "buys", "shop"): edge_rows(pa.array(user), of_shop, time=days)}
         bundle = ingest_tables(tmp_path / name, GraphTables(nodes, edges), reverse_edges=True)
         rows = rng.integers(0, _USERS, 900), rng.integers(0, 50, 900)
-        return History(bundle, spec or HistorySpec.of(bundle, "user", "x", *rows))
+        return History(bundle, spec or fit_history(bundle, "user", "x", *rows))
 
     asked = np.arange(_USERS), np.full(_USERS, 49)
     known = history("known", ["s0", "s1", "s2", "s3"])
@@ -219,7 +221,7 @@ def test_what_happens_to_each_node_once_is_known_from_then_on(tmp_path: Path, ti
     edges = {edge_type: edge_rows(users, users, **of_edges)}
     bundle = ingest_tables(tmp_path, GraphTables(nodes, edges), reverse_edges=True)
     asked = users.repeat(2), rng.integers(0, 40, 2 * len(users))
-    history = History(bundle, HistorySpec.of(bundle, "user", "x", *asked))
+    history = History(bundle, fit_history(bundle, "user", "x", *asked))
     is_later = day[asked[0]] > asked[1]
     found = history.columns(*asked)
     values = found[:, [i for i, name in enumerate(history.names) if ".x" in name]]
@@ -233,20 +235,20 @@ def test_the_spec_is_json_and_fitted_on_training_times(tmp_path: Path) -> None:
     orders["day"][:80] %= 15
     rows = np.arange(_USERS).repeat(3), np.tile([5, 10, 14], _USERS)
     bundle = _bundle(tmp_path / "a", orders)
-    spec = HistorySpec.of(bundle, "user", "x", *rows, window=3)
+    spec = fit_history(bundle, "user", "x", *rows, window=3)
     read = type_adapter(HistorySpec).validate_json(type_adapter(HistorySpec).dump_json(spec))
     assert read == spec
     assert type_adapter(HistorySpec).validate_python(asdict(spec)) == spec
     late = orders["day"] > 14
     orders["amount"] = np.where(late, orders["amount"] * 7, orders["amount"])
-    again = HistorySpec.of(_bundle(tmp_path / "b", orders), "user", "x", *rows, window=3)
+    again = fit_history(_bundle(tmp_path / "b", orders), "user", "x", *rows, window=3)
     assert again == spec
 
 
 def test_without_times_all_events_count(tmp_path: Path) -> None:
     orders = _orders(150)
     bundle = _bundle(tmp_path, orders)
-    history = History(bundle, HistorySpec.of(bundle, "user", "x", np.arange(_USERS), None))
+    history = History(bundle, fit_history(bundle, "user", "x", np.arange(_USERS), None))
     found = history.columns(np.arange(_USERS), None)
     counts = np.bincount(orders["user"], minlength=_USERS)
     assert np.array_equal(found[:, history.names.index("order count all")], counts)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from raygnn.data.history import HistoryColumn
+from raygnn.data.history_spec import HistoryColumn
 from raygnn.inference.explain.inputs import Words, short_name
 
 DAY = 86_400_000_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from raygnn.data.history import HistoryColumn
+from raygnn.data.history_spec import HistoryColumn
 from raygnn.loops.column_effects import describe_effects
 
 DESCRIBED = [

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import edge_type_name
-from raygnn.data.history import HistoryColumn, HistorySpec
+from raygnn.data.fit_history import fit_history
+from raygnn.data.history_spec import HistoryColumn, HistorySpec
 from raygnn.data.links.split import LinkSplit
 from raygnn.data.links.supervision import SeedEdges
 from raygnn.data.raw_columns import RawColumn, raw_columns
@@ -120,7 +121,7 @@ class EdgePrediction(LabelTask[EdgeBatch]):
         train = np.asarray(self.target.splits.train)
         unit = None if temporal is None else time_unit(bundle, temporal.column)
         for node_type, nodes in zip(self.output.ends, edges.ends(train), strict=True):
-            yield HistorySpec.of(
+            yield fit_history(
                 bundle,
                 node_type,
                 self.target.arguments.feature,

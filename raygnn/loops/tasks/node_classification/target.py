@@ -14,8 +14,8 @@ from raygnn.config.section import Rule
 from raygnn.console import count
 from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.bundle_record import ColumnInfo
+from raygnn.data.fit_history import MAX_NUMBERS
 from raygnn.data.fit_rows import FitRows
-from raygnn.data.history import MAX_NUMBERS
 from raygnn.data.past_labels import PastLabels
 from raygnn.data.splits import SPLIT_NAMES, has_label, make_splits
 from raygnn.data.time_units import (

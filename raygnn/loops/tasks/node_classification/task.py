@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from raygnn.console import warn
 from raygnn.data.bundle import Bundle
 from raygnn.data.extended_bundle import ExtendedBundle
-from raygnn.data.history import HistoryColumn, HistorySpec
+from raygnn.data.fit_history import fit_history
+from raygnn.data.history_spec import HistoryColumn, HistorySpec
 from raygnn.data.past_labels import PastLabels
 from raygnn.data.splits import Splits, has_label, make_splits
 from raygnn.data.time_units import window_as_time
@@ -243,7 +244,7 @@ class NodeClassification(LabelTask[NodeBatch]):
         output = target.output
         is_timed = self._rows("train", train[:1]).times is not None
         times = np.asarray(seeds.time)[train] if is_timed else None
-        yield HistorySpec.of(
+        yield fit_history(
             bundle,
             seeds.node_type,
             target.arguments.feature,
