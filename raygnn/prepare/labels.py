@@ -257,6 +257,15 @@ def _missing(query: LabelQuery, result: pa.Schema, what: str, remedy: str) -> Da
     )
 
 
+def _check_time(name: str, schema: pa.Schema, time: str | None) -> None:
+    if time is not None and time not in schema.names:
+        raise DataError(
+            f"table {name} is invalid: it has no column {time!r}, which is its time. It has "
+            f"{', '.join(schema.names)}. Name one of them in graph.yaml, or write the column.",
+            id="table-column-missing",
+        )
+
+
 def _number_formats(table: NodeTable | EdgeTable) -> dict[str, Format]:
     """The declared format of columns of texts such as 1.234,50, which queries read as numbers."""
     transforms = [
@@ -306,6 +315,7 @@ class _Tables:
         if is_local:
             with open_parquet(files[0].uri, footer_only=True) as parquet:
                 schema = parquet.schema_arrow
+            _check_time(name, schema, time)
         is_text = schema is not None and time is not None and is_text_type(schema.field(time).type)
         formats = _number_formats(table)
         if is_local and not is_text and not formats:
@@ -314,6 +324,7 @@ class _Tables:
         else:
             rows = read_columns(files, None, place, self._id_columns)
             schema = rows.schema
+            _check_time(name, schema, time)
             if time is not None and is_text_type(schema.field(time).type):
                 written = table.time.format if table.time is not None else None
                 moments = parsed_times(rows.column(time).combine_chunks(), written)[0]

@@ -90,14 +90,15 @@ def show_columns(tables: Sequence[Table], task: Task) -> None:
 def write_gapless_edges(tables: Sequence[Table]) -> dict[str, pa.Table]:
     """Pairs of ids for references of nodes that have gaps: an edge has two ends.
 
-    Rows of tables with times keep their time.
+    Rows keep their time, or dates that may become it.
     """
     made: dict[str, pa.Table] = {}
     for table in tables:
         if table.key is None:
             continue
         time = _time(table)
-        extra = {} if time is None else {time.name: time.values}
+        dates = [time] if time is not None else [*filter(may_be_time, table.columns.values())]
+        extra = {date.name: date.values for date in dates}
         for name in table.references:
             values = table.columns[name].values
             if not values.null_count:

@@ -214,8 +214,12 @@ def test_a_reference_within_a_table_is_an_edge(tmp_path: Path) -> None:
     ],
 )
 def test_a_column_with_gaps_gets_a_table_of_its_edges(tmp_path: Path, managers: list) -> None:
-    write(tmp_path, "employees.csv", employee_id=[1, 2, 3, 4, 5], manager_id=managers)
+    hired = [f"2024-01-0{day}" for day in range(1, 6)]
+    write(tmp_path, "employees.csv", employee_id=[1, 2, 3, 4, 5], manager_id=managers, hired=hired)
     found = write_draft(str(tmp_path))
+    # A date that may become the time of the edges.
+    made = pq.read_table(tmp_path / "_drafted/employees_manager_id.parquet")
+    assert made.column_names == ["employee_id", "manager_id", "hired"]
     (edges,) = Manifest.load(found.written[0]).edge_types
     assert edges.type == ("employees", "manager", "employees")
     assert edges.files == ("_drafted/employees_manager_id.parquet",)

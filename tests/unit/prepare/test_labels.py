@@ -468,6 +468,18 @@ def test_files_of_a_table_may_lack_columns(shop: Path) -> None:
     assert _read(shop).label.max() > 0
 
 
+@pytest.mark.parametrize(
+    "change", [("sku, time: day", "sku, time: at"), ("id: sku", "id: sku, time: at")]
+)
+def test_a_table_lacks_its_time(
+    shop: Path, change: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (shop / "graph.yaml").read_text()
+    (shop / "graph.yaml").write_text(text.replace(*change))
+    assert _ask(shop, "count(bought) over 20d") == 2
+    assert ids_of(capsys.readouterr().err) == ("table-column-missing",)
+
+
 WINDOW = "x.day > t.timestamp AND x.day <= t.timestamp + INTERVAL '{window}'"
 BROKEN = {
     "labels-read-future": "SELECT t.timestamp, x.user_id, count(*) AS y FROM timestamps t "
