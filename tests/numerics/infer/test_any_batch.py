@@ -90,7 +90,8 @@ def _tables() -> dict[str, pd.DataFrame]:
         return pd.DataFrame(columns)
 
     buys = purchases(60)
-    buys.loc[30, "user"] = NEW[0]  # a new user with edges
+    buys.loc[[30, 59], "user"] = NEW[0]  # a new user with edges, of which one is the latest event
+    buys.loc[59, "day"] = dates(np.array([NUM_DAYS + 5]))[0]
     tickets = 20
     users, items = rng.random((NUM_USERS, 2), np.float32), rng.random(NUM_ITEMS, np.float32)
     by = rng.integers(0, ALONE, tickets)
