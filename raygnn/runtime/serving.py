@@ -72,6 +72,11 @@ class Replicas:
         self, make: Callable[[], Answering], options: ReplicaOptions, *, are_beside: bool = False
     ) -> None:
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
+        if not ray.is_initialized():  # Ray Serve would start another Ray after the server's end
+            raise ResourceError(
+                "the replicas cannot be started: Ray has ended. Start the server again.",
+                id="serve-start",
+            )
         try:
             serve.start(proxy_location="Disabled", logging_config=_LOGGING)
             _delete_abandoned()
