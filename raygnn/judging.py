@@ -60,7 +60,8 @@ def judge(
     rows = judged.rows
     if rows is None or rows.digest != newest.metrics["test_rows"]:
         raise RunError(
-            f"{uri} no longer has the test rows of {newest.name}. Name its graph with --graph.",
+            f"{uri} no longer has the test rows of {newest.name}. Name its graph with --graph; to "
+            "retrain on it, set another --run.name.",
             id="report-other-rows",
         )
     if any(rows.overlaps(sketch) for sketch in run.metrics["learned_rows"]):
