@@ -91,7 +91,7 @@ class Shop:
         """Graph tables with a training table of all users at all days that are asked for.
 
         Args:
-            labels: [NUM_USERS, len(ASKED)].
+            labels: [NUM_USERS, len(ASKED)], or with as many outputs in a third dimension.
         """
         items = {"id": np.arange(len(self.since)), "price": self.price, "since": dates(self.since)}
         nodes = {
@@ -102,9 +102,12 @@ class Shop:
         rows = {
             "user": np.repeat(np.arange(NUM_USERS), len(ASKED)),
             "at": dates(np.tile(ASKED, NUM_USERS)),
-            "label": labels.reshape(-1),
         }
-        made = TrainingRows(pd.DataFrame(rows), "user", "user", {"y": "label"}, time="at")
+        outputs = labels.reshape(NUM_USERS * len(ASKED), -1).T
+        names = [f"label_{i}" for i in range(len(outputs))]
+        rows |= dict(zip(names, outputs, strict=True))
+        label = {"y": names if len(names) > 1 else names[0]}
+        made = TrainingRows(pd.DataFrame(rows), "user", "user", label, time="at")
         return GraphTables(nodes, edges, training_tables={"active": made})
 
     def write(self, folder: Path, labels: np.ndarray) -> str:
@@ -281,11 +284,21 @@ def test_columns_of_edges_are_read_as_of_each_row(shop: Shop, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("least", "losses", "is_named"), [(0, [], False), (8, [], True), (8, [{"type": "mse"}], False)]
 )
+@pytest.mark.parametrize("num_others", [0, 3])
 def test_totals_that_are_mostly_zero_are_named(
-    shop: Shop, tmp_path: Path, least: int, losses: list[dict[str, str]], is_named: bool
+    shop: Shop,
+    tmp_path: Path,
+    least: int,
+    losses: list[dict[str, str]],
+    is_named: bool,
+    num_others: int,
 ) -> None:
+    """Also one of several numbers."""
     counts = shop.counts(-WINDOW, 0).astype(float)
-    graph = shop.write(tmp_path / "graph", np.where(counts < least, 0, counts))
+    labels = np.where(counts < least, 0, counts)
+    if num_others:
+        labels = np.stack([labels, *[counts + 1] * num_others], axis=2)
+    graph = shop.write(tmp_path / "graph", labels)
     settings = {"training": {"max_steps": 1}, "losses": losses}
     result = raygnn.train.fit(_config(tmp_path, graph, **settings))
     assert ("% of the training rows" in result.metrics["warnings"]) is is_named

@@ -46,7 +46,7 @@ class LabelOutput(Output):
         class_names: of text classes.
         scale: of standardized regression targets; None otherwise.
         clamp: minimum and maximum of predicted numbers, by target; None without clamping.
-        is_mostly_zero: more than half of the training labels of a regression are 0.
+        is_mostly_zero: more than half of the training labels of a number are 0.
         label_counts: training rows by class or label; None for regression and probes.
         blend: what predicts beside the encoder with its head; None if these predict alone.
         ranges: of a predicted number; None without validation rows.
@@ -263,8 +263,7 @@ class LabelTarget(TaskTarget):
         if output.problem != "regression":
             return output
         train = self.labels[self.splits.train]
-        is_zero = train == 0
-        is_mostly_zero = bool(is_zero.sum() > is_zero.size / 2)
+        is_mostly_zero = bool(np.any((train == 0).mean(axis=0) > 1 / 2)) if len(train) else False
         output = replace(output, is_mostly_zero=is_mostly_zero)
         if configured is None:
             configured = label_objective(loaded, output).measures_distance

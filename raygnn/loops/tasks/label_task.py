@@ -795,7 +795,8 @@ class LabelTask(EncoderTask[BatchT]):
         is_of_table = getattr(self.output, "table", None) is not None
         if self.config.losses or not is_of_table or not self.output.is_mostly_zero:
             return []
-        share = float(np.mean(self.target.labels[self.target.splits.train] == 0))
+        is_zero = self.target.labels[self.target.splits.train] == 0
+        share = float(is_zero.mean(axis=0).max())
         return [
             f"{self.output.label!r} is 0 in {share:.0%} of the training rows, so the default "
             "loss is mse: predictions are means, as totals need them, and r2 judges them. "
