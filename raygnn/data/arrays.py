@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
@@ -127,7 +127,7 @@ def sync_entry(path: str | Path) -> None:
         os.close(descriptor)
 
 
-_CHUNK_ROWS = 1 << 18
+_BLOCK_ROWS = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -204,8 +204,7 @@ def row_chunks(num_rows: int, chosen: Rows | None) -> Iterator[slice | np.ndarra
     """Divides all rows, or the chosen ones, into numbers of rows that are worked on together."""
     rows = None if chosen is None else chosen.read()
     num_rows = num_rows if rows is None else len(rows)
-    for start in range(0, num_rows, _CHUNK_ROWS):
-        chunk = slice(start, min(start + _CHUNK_ROWS, num_rows))
+    for chunk in row_blocks(num_rows):
         yield chunk if rows is None else rows[chunk]
 
 
@@ -229,9 +228,26 @@ def summable(weights: np.ndarray) -> np.ndarray:
     return np.asarray(np.rint(weights / step) * step)
 
 
-def thinned(rows: np.ndarray, most: int) -> np.ndarray:
+#: Rows of a training table that a process may hold in memory.
+MANY_ROWS = 1 << 24
+
+
+def row_blocks(num_rows: int) -> Iterator[slice]:
+    """Divides rows into blocks that are worked on together."""
+    for start in range(0, num_rows, _BLOCK_ROWS):
+        yield slice(start, min(start + _BLOCK_ROWS, num_rows))
+
+
+def thinned(rows: np.ndarray, most: int = MANY_ROWS) -> np.ndarray:
     """Every n-th row, at most `most`. Arrays of one length keep the same rows."""
     return rows[:: -(-len(rows) // most) or 1]
+
+
+def extremes(values: np.ndarray, rows: np.ndarray) -> tuple[Any, Any]:
+    """The least and the greatest value of rows, of which there is at least one."""
+    chosen = (values[rows[some]] for some in row_blocks(len(rows)))
+    ends = [(some.min().item(), some.max().item()) for some in chosen]
+    return min(low for low, _ in ends), max(high for _, high in ends)
 
 
 _PAGE_BYTES = 4096

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from raygnn.data.arrays import extremes, row_blocks
 from raygnn.data.bundle import Bundle, SeedRows, SparseColumn
 from raygnn.data.bundle_record import ColumnInfo, ColumnStatistics
 from raygnn.data.cache import build_once
@@ -61,9 +62,21 @@ class FitRows:
         """Rows that are not later than the last training row, or nodes of training rows without
         times. `train`: positions of training rows.
         """
-        if seeds.time is not None:
-            return cls.until_last(seeds.time[train], seeds.time_unit)
-        return cls(node_type=seeds.node_type, train=np.unique(seeds.node_ids(train)))
+        if seeds.time is None:
+            return cls.of_nodes(seeds, train)
+        if not len(train):
+            return cls()
+        return cls(extremes(seeds.time, train)[1], seeds.time_unit)
+
+    @classmethod
+    def of_nodes(cls, seeds: SeedRows, train: np.ndarray) -> FitRows:
+        """The nodes of training rows."""
+        if seeds.nodes is None or not len(train):
+            return cls(node_type=seeds.node_type, train=train)
+        is_seed = np.zeros(extremes(seeds.nodes, train)[1] + 1, bool)
+        for some in row_blocks(len(train)):
+            is_seed[seeds.nodes[train[some]]] = True
+        return cls(node_type=seeds.node_type, train=np.flatnonzero(is_seed))
 
     @classmethod
     def earliest(cls, row_sets: Sequence[FitRows]) -> FitRows:

@@ -6,16 +6,22 @@ return uint8 codes: 0 no split, 1 train, 2 validation, 3 test.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from raygnn.config.data_section import TemporalSplit
+from raygnn.data.arrays import MANY_ROWS, create_array, open_array, row_blocks
 from raygnn.data.bundle import Bundle, SeedRows
+from raygnn.data.cache import build_once
 from raygnn.data.hashing import hash_ids
 from raygnn.data.time_units import date_as_time
 from raygnn.errors import DataError
@@ -31,6 +37,8 @@ SPLIT_CODES = {
 if TYPE_CHECKING:
     from raygnn.config.data_section import HashSplit, PerClassSplit, SplitRule
 
+#: An array of values of some rows.
+_OfRows = Callable[[slice], np.ndarray]
 _SUM_TOLERANCE = 1e-6  # shares are written with few decimals, and summed in binary
 
 
@@ -109,7 +117,7 @@ def per_class_split(
 
 @dataclass(frozen=True)
 class Splits:
-    """Dense node ids of each split, int64, ascending; possibly empty."""
+    """Dense node ids or rows of each split, int64, ascending; possibly empty."""
 
     train: np.ndarray
     val: np.ndarray
@@ -126,6 +134,9 @@ def make_splits(
     may_be_empty: bool = False,
 ) -> Splits:
     """Splits nodes, or rows of a training table. Rows without a label or with weight 0 are in none.
+
+    Of more than `MANY_ROWS` rows, quantiles of time are those of every n-th, and the splits are
+    mapped files in the bundle's folder.
 
     Args:
         rows: rows of a training table, or a node type.
@@ -144,22 +155,51 @@ def make_splits(
     if rule is None:
         codes = _declared(rows)
     elif rule.type == "hash":
-        codes = hash_split(bundle.ids(rows.node_type), rule.fractions, _seed(rule, seed))
-        codes = codes if rows.nodes is None else codes[rows.nodes]
+        of_nodes = hash_split(bundle.ids(rows.node_type), rule.fractions, _seed(rule, seed))
+        nodes = rows.nodes
+        codes = of_nodes.__getitem__ if nodes is None else lambda some: of_nodes[nodes[some]]
     elif rule.type == "per_class":
-        codes = _per_class(bundle, rows, rule, label, seed)
+        codes = _per_class(bundle, rows, rule, label, seed).__getitem__
     else:
         codes = _temporal(rows, rule, labelled)
-    parts = [np.flatnonzero((codes == code) & labelled) for code in (1, 2, 3)]
+
+    def chosen(some: slice) -> np.ndarray:
+        return codes(some) * labelled(some)
+
+    if rows.num_rows <= MANY_ROWS:
+        of_all = chosen(slice(None))
+        parts = [np.flatnonzero(of_all == code) for code in (1, 2, 3)]
+    else:
+        written = None if rule is None else rule.model_dump_json()
+        named = json.dumps([rows.name, rows.node_type, label, seed, written])
+        name = hashlib.sha256(named.encode()).hexdigest()[:20]
+        folder = build_once(
+            bundle.path / "splits" / name,
+            partial(_write_splits, rows.num_rows, chosen),
+            f"the splits of {rows.place}",
+        )
+        parts = [open_array(folder / f"{split}.npy") for split in SPLIT_NAMES]
     empty = empty_splits(rule, dict(zip(SPLIT_NAMES, map(len, parts), strict=True)))
     if empty and not may_be_empty:
+        num = sum(int(labelled(some).sum()) for some in row_blocks(rows.num_rows))
         raise DataError(
             f"data.splits={_text(rule)} is invalid: no labelled {_words(rows)} falls into "
-            f"{' and '.join(empty)} ({int(labelled.sum()):,} of {len(labelled):,} have a label). "
+            f"{' and '.join(empty)} ({num:,} of {rows.num_rows:,} have a label). "
             "Set larger shares, or other bounds or labels.",
             id="split-empty",
         )
     return Splits(*parts)
+
+
+def _write_splits(num_rows: int, chosen: _OfRows, folder: Path) -> None:
+    blocks = list(row_blocks(num_rows))
+    sizes = np.sum([np.bincount(chosen(some), minlength=4) for some in blocks], axis=0)
+    for code, name in enumerate(SPLIT_NAMES, start=1):
+        out, at = create_array(folder / f"{name}.npy", (int(sizes[code]),), np.int64), 0
+        for some in blocks:
+            found = some.start + np.flatnonzero(chosen(some) == code)
+            out[at : at + len(found)] = found
+            at += len(found)
 
 
 def empty_splits(rule: SplitRule | None, sizes: Mapping[str, int]) -> list[str]:
@@ -183,17 +223,19 @@ def _words(rows: SeedRows) -> str:
     return f"row of training table {rows.name!r}"
 
 
-def _labelled(bundle: Bundle, rows: SeedRows, label: str | None) -> np.ndarray:
+def _labelled(bundle: Bundle, rows: SeedRows, label: str | None) -> _OfRows:
     if label is None:
-        return np.ones(rows.num_rows, bool)
+        return lambda some: np.ones(len(range(*some.indices(rows.num_rows))), bool)
     if label not in rows.columns or rows.columns[label].role != "label":
         raise DataError(
             f"label={label!r} is invalid: it is not a label of {rows.place}. Name a column under "
             "its labels in graph.yaml.",
             id="labels-unknown",
         )
-    labelled, weights = has_label(bundle.row_column(rows, label)), bundle.row_weights(rows)
-    return labelled if weights is None else labelled & (weights > 0)
+    labels, weights = bundle.row_column(rows, label), bundle.row_weights(rows)
+    if weights is None:
+        return lambda some: has_label(labels[some])
+    return lambda some: has_label(labels[some]) & (weights[some] > 0)
 
 
 def has_label(labels: np.ndarray) -> np.ndarray:
@@ -206,7 +248,7 @@ def _seed(rule: HashSplit | PerClassSplit, seed: int) -> int:
     return seed if rule.seed is None else rule.seed
 
 
-def _declared(rows: SeedRows) -> np.ndarray:
+def _declared(rows: SeedRows) -> _OfRows:
     if rows.split is None:
         raise DataError(
             f"data.splits=None is invalid: {rows.place} has no split column. Set data.splits to "
@@ -215,7 +257,7 @@ def _declared(rows: SeedRows) -> np.ndarray:
             f"{rows.place}.split in graph.yaml.",
             id="split-missing",
         )
-    return rows.split
+    return rows.split.__getitem__
 
 
 def _per_class(
@@ -237,14 +279,17 @@ def _per_class(
     return per_class_split(ids, labels, rule.train, rule.val, _seed(rule, seed))
 
 
-def _temporal(rows: SeedRows, rule: TemporalSplit, labelled: np.ndarray) -> np.ndarray:
-    if rows.time is None:
+def _temporal(rows: SeedRows, rule: TemporalSplit, labelled: _OfRows) -> _OfRows:
+    times = rows.time
+    if times is None:
         raise DataError(
             f"data.splits={_text(rule)} is invalid: {rows.place} has no time column. Name one with "
             f"{rows.place}.time in graph.yaml, or use another rule.",
             id="split-no-times",
         )
-    return temporal_codes(rows.time, labelled, rows.time_unit, rule)
+    some = slice(None, None, -(-rows.num_rows // MANY_ROWS) or 1)
+    bounds = _temporal_bounds(times[some], labelled(some), rows.time_unit, rule)
+    return lambda some: _codes_between(times[some], bounds)
 
 
 def temporal_codes(
@@ -258,12 +303,20 @@ def temporal_codes(
     Raises:
         DataError: the rule names dates, and the times are plain numbers.
     """
+    return _codes_between(times, _temporal_bounds(times, counted, unit, rule))
+
+
+def _temporal_bounds(
+    times: np.ndarray, counted: np.ndarray | None, unit: str | None, rule: TemporalSplit
+) -> list[int | float | None]:
     if rule.quantiles is not None:
         ordered = np.sort(times if counted is None else times[counted])
-        bounds = [_quantile(ordered, share) for share in rule.quantiles]
-    else:
-        assert rule.timestamps is not None
-        bounds = [_bound(given, unit, rule) for given in rule.timestamps]
+        return [_quantile(ordered, share) for share in rule.quantiles]
+    assert rule.timestamps is not None
+    return [_bound(given, unit, rule) for given in rule.timestamps]
+
+
+def _codes_between(times: np.ndarray, bounds: Sequence[int | float | None]) -> np.ndarray:
     codes = np.ones(len(times), np.uint8)
     for code, bound in enumerate(bounds, start=2):
         if bound is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -119,6 +119,11 @@ class LabelCounts:
     def of_labels(cls, labels: np.ndarray, num_labels: int) -> LabelCounts:
         counts = labels.reshape(len(labels), num_labels).astype(bool).sum(axis=0)
         return cls(len(labels), tuple(counts.tolist()))
+
+    @classmethod
+    def sum_of(cls, parts: Sequence[LabelCounts], num_labels: int) -> LabelCounts:
+        counts = sum((np.array(part.counts) for part in parts), np.zeros(num_labels, np.int64))
+        return cls(sum(part.num_nodes for part in parts), tuple(counts.tolist()))
 
     def class_weights(self) -> np.ndarray:
         """Weights of classes, float64, so that all classes together weigh the same.

@@ -35,6 +35,7 @@ from raygnn.sampling.rng import (
     seed_order,
     seed_salts,
     text_key,
+    windowed_order,
 )
 from raygnn.sampling.tensor_record import TensorRecord
 
@@ -81,6 +82,9 @@ class BatchSequence(ABC, Generic[BatchT]):
         device: destination of batches. Copies to a CUDA device overlap with its computation. None,
             or a CPU, is host memory.
     """
+
+    #: Shuffles in windows, because the examples may not fit in memory.
+    shuffles_windows = False
 
     def __init__(
         self,
@@ -204,7 +208,8 @@ class BatchSequence(ABC, Generic[BatchT]):
             return np.arange(start, stop)
         if self._balanced is not None:
             return self._balanced.places(epoch, start, stop)
-        return seed_order(self.num_examples, self.seed, epoch, start, stop)
+        order = windowed_order if self.shuffles_windows else seed_order
+        return order(self.num_examples, self.seed, epoch, start, stop)
 
     def close(self) -> None:
         for batches in list(self._running):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric.sampler import BaseSampler
 
+from raygnn.data.arrays import expect_random_reads
 from raygnn.data.bundle import SeedRows
 from raygnn.data.hashing import splitmix64_array
 from raygnn.data.past_labels import PastLabels
@@ -27,6 +28,9 @@ from raygnn.sampling.pyg import ForeignSampler
 from raygnn.sampling.rng import BatchKey, chain_key, text_key
 from raygnn.sampling.seeds import check_seeds
 from raygnn.sampling.temporal import as_seed_times
+
+#: Rows of a training table that are shuffled as one. More may be more than the memory.
+_MAX_SHUFFLED = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,12 @@ class NeighborLoader(SampledSequence[NodeBatch]):
         self.seeds = seeds if plan is not None else check_seeds(graph, node_type, seeds)
         self.node_type = node_type
         self._plan = plan
+        if plan is not None and len(seeds) > _MAX_SHUFFLED:
+            self.shuffles_windows = True
+            of_rows = [seeds, plan.rows.nodes, plan.rows.time, *plan.labels.values()]
+            for array in of_rows:
+                if array is not None:
+                    expect_random_reads(array)
         if not isinstance(sampler, NeighborSampler):
             sampler = ForeignSampler(sampler, graph.node_types, graph.edge_types)
         super().__init__(len(self.seeds), sampler, **options)

@@ -330,6 +330,30 @@ def read_parquet(uri: str, columns: Sequence[str] | None = None) -> pa.Table:
     return table if columns is None else table.select(columns)
 
 
+def concat_files(tables: Sequence[pa.Table], names: Sequence[str]) -> pa.Table:
+    """Concatenates the tables of files.
+
+    Raises a DataError if no type fits a column of two files.
+    """
+    try:
+        return pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowTypeError as error:
+        first: dict[str, tuple[pa.Field, str]] = {}
+        for table, name in zip(tables, names, strict=True):
+            for field in table.schema:
+                before, where = first.setdefault(field.name, (field, name))
+                both = [pa.schema([before]), pa.schema([field])]
+                try:
+                    pa.unify_schemas(both, promote_options="permissive")
+                except pa.ArrowTypeError:
+                    raise DataError(
+                        f"column {field.name!r} is {before.type} in {redact(where)} but "
+                        f"{field.type} in {redact(name)}. Write all files with one schema.",
+                        id="table-column-types",
+                    ) from error
+        raise
+
+
 def write_parquet(table: pa.Table, uri: str) -> None:
     """Writes a table to one file, a local path or any fsspec URI, and makes its folder."""
     buffer = pa.BufferOutputStream()

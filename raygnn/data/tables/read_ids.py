@@ -14,7 +14,13 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import redact
 from raygnn.data.id_map import IdKind
 from raygnn.data.tables import csv_tables
-from raygnn.data.tables.files import TableFile, list_files, open_parquet, read_parquet
+from raygnn.data.tables.files import (
+    TableFile,
+    concat_files,
+    list_files,
+    open_parquet,
+    read_parquet,
+)
 from raygnn.errors import DataError
 
 _EXAMPLES = 5
@@ -83,7 +89,7 @@ def read_columns(
     ]
     read = dict(zip(texts, csv_tables.read_together(sniffs, ids), strict=True)) if texts else {}
     tables = [read[file] if file in read else read_parquet(file.uri, wanted) for file in files]
-    return pa.concat_tables(tables, promote_options="permissive")
+    return concat_files(tables, [file.name for file in files])
 
 
 def _check_there(

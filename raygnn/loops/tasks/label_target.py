@@ -15,6 +15,7 @@ from torch import Tensor
 from raygnn.config import Config, LoadedConfig
 from raygnn.config.section import Rule
 from raygnn.console import count
+from raygnn.data.arrays import row_blocks, thinned
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.splits import Splits
@@ -226,6 +227,11 @@ class LabelTarget(TaskTarget):
         return None if self.weights is None else self.weights[rows]
 
     @property
+    def counted_rows(self) -> np.ndarray:
+        """Training rows that figures of labels come from: every n-th, if there are many."""
+        return thinned(self.splits.train)
+
+    @property
     def batch_columns(self) -> dict[str, np.ndarray]:
         """Labels and weights by their names in a batch."""
         weights = {} if self.weights is None else {"weight": self.weights.astype(np.float32)}
@@ -262,7 +268,7 @@ class LabelTarget(TaskTarget):
         self._check_balanced_seeds(loaded.config)
         if output.problem != "regression":
             return output
-        train = self.labels[self.splits.train]
+        train = self.labels[self.counted_rows]
         is_mostly_zero = bool(np.any((train == 0).mean(axis=0) > 1 / 2)) if len(train) else False
         output = replace(output, is_mostly_zero=is_mostly_zero)
         if configured is None:
@@ -277,7 +283,7 @@ class LabelTarget(TaskTarget):
     @property
     def train_scale(self) -> ColumnScale:
         """Mean and standard deviation of the training labels."""
-        train = self.splits.train
+        train = self.counted_rows
         return ColumnScale.of_rows(self.labels[train], self.weights_of(train))
 
     def why_no_blend(self, config: Config) -> str | None:
@@ -309,10 +315,12 @@ class LabelTarget(TaskTarget):
         return self.output
 
     def label_counts(self) -> LabelCounts:
-        output, labels = self.learned, self.labels[self.splits.train]
-        if output.problem == "multi_class":
-            return LabelCounts.of_classes(labels, output.num_outputs)
-        return LabelCounts.of_labels(labels, output.num_outputs)
+        output, train = self.learned, self.splits.train
+        is_class = output.problem == "multi_class"
+        count = LabelCounts.of_classes if is_class else LabelCounts.of_labels
+        blocks = (train[some] for some in row_blocks(len(train)))
+        counted = [count(self.labels[rows], output.num_outputs) for rows in blocks]
+        return LabelCounts.sum_of(counted, output.num_outputs)
 
     def _check_balanced_seeds(self, config: Config) -> None:
         if config.loader.balances_seeds and self.output.problem != "multi_class":

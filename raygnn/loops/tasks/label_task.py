@@ -243,7 +243,7 @@ class LabelTask(EncoderTask[BatchT]):
         return found
 
     def _value_bounds(self) -> Tensor | None:
-        values = self.target.labels[self.target.splits.train]
+        values = self.target.labels[self.target.counted_rows]
         if not len(values):
             return None
         tenths = np.quantile(values, np.arange(1, _NUM_VALUE_BINS) / _NUM_VALUE_BINS)
@@ -256,7 +256,7 @@ class LabelTask(EncoderTask[BatchT]):
         if loader is None or not len(target.splits.train):
             return None
         last = None if num_batches is None else num_batches * loader.batch_size
-        train = target.labels[target.splits.train]
+        counted = target.counted_rows
         asked = getattr(target.splits, split)[:last]
         output, blend = self.output, self.output.blend
         guesses = dict(self.guesses(split, asked))
@@ -267,12 +267,12 @@ class LabelTask(EncoderTask[BatchT]):
         found = label_baselines(
             output.problem,
             output.num_outputs,
-            train,
+            target.labels[counted],
             target.labels[asked],
             metrics,
             output.positive_class,
             guesses,
-            (target.weights_of(target.splits.train), target.weights_of(asked)),
+            (target.weights_of(counted), target.weights_of(asked)),
         )
         parts = frozenset() if blend is None else frozenset(blend.shares)
         before = self._uncalibrated(asked, guesses)
@@ -300,7 +300,7 @@ class LabelTask(EncoderTask[BatchT]):
         if loader is None:
             return None
         last = None if num_batches is None else num_batches * loader.batch_size
-        positions = np.asarray(getattr(self.target.splits, split))[:last]
+        positions = thinned(np.asarray(getattr(self.target.splits, split))[:last])
         labels, names = self.target.labels[positions], self.output.class_names
         if names is not None and labels.ndim == 1:  # codes may differ between graphs
             labels = (hash_ids(pa.array(names), 0) >> 12)[labels]
@@ -680,7 +680,7 @@ class LabelTask(EncoderTask[BatchT]):
         output = self.output
         if output.blend is not None:
             return np.array(output.blend.constant)
-        positions = self.target.splits.train
+        positions = self.target.counted_rows
         train, weights = self.target.labels[positions], self.target.weights_of(positions)
         if output.problem == "multi_class":
             counts = np.bincount(train.reshape(-1), weights, output.num_outputs)
@@ -795,7 +795,7 @@ class LabelTask(EncoderTask[BatchT]):
         is_of_table = getattr(self.output, "table", None) is not None
         if self.config.losses or not is_of_table or not self.output.is_mostly_zero:
             return []
-        is_zero = self.target.labels[self.target.splits.train] == 0
+        is_zero = self.target.labels[self.target.counted_rows] == 0
         share = float(is_zero.mean(axis=0).max())
         return [
             f"{self.output.label!r} is 0 in {share:.0%} of the training rows, so the default "
@@ -804,7 +804,7 @@ class LabelTask(EncoderTask[BatchT]):
         ]
 
     def _long_tail(self) -> list[str]:
-        values = self.target.labels[self.target.splits.train]
+        values = self.target.labels[self.target.counted_rows]
         is_squared = not self.config.losses and self.output.default_loss == "mse"
         is_default = is_squared and values.ndim == 1 and len(values)
         if not is_default or values.min() < 0 or not is_heavy_tailed(values):

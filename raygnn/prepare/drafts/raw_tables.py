@@ -34,6 +34,7 @@ from raygnn.data.tables.csv_tables import (
 from raygnn.data.tables.files import (
     NUMBERED_STEM,
     CsvFormat,
+    concat_files,
     is_parquet,
     open_stream,
     read_parquet,
@@ -230,7 +231,7 @@ def read_table(name: str, pattern: str, uris: Sequence[str], encoding: str | Non
                 f"{num_dropped:,} lines left out that are empty, repeat the header or are totals"
             )
             is_typed = False
-    table = pa.concat_tables(parts, promote_options="permissive")
+    table = concat_files(parts, uris)
     if not is_typed:
         table = pa.table({name: _typed(table.column(name)) for name in table.column_names})
     columns = {}

@@ -50,7 +50,7 @@ PEOPLE = word_set(
     " manager supervisor reporter editor operator nurse tutor lead"
 )
 _SIDES = PEOPLE | word_set("team club squad party company organization node vertex")
-_THINGS = word_set(
+THINGS = word_set(
     "item product article movie film book song track artist album game recipe video show course"
     " restaurant business shop store job event"
 )
@@ -576,7 +576,7 @@ def _is_of_pair(name: str, table: Table) -> bool:
     """Whether a column is `user` or `item` in a table with columns of people and of things."""
     names = [_without_name(words_of(each)) for each in table.columns]
     single_words = {words[0] for words in names if len(words) == 1}
-    people, things = single_words & PEOPLE, single_words & _THINGS
+    people, things = single_words & PEOPLE, single_words & THINGS
     words = _without_name(words_of(name))
     return bool(people and things) and words in {(word,) for word in people | things}
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from raygnn.errors import ConfigError
 from raygnn.prepare.drafts.columns import FEW_CLASSES, Column, type_name, word_set, words_of
 from raygnn.prepare.drafts.raw_tables import DRAFTED, Reference, Table
-from raygnn.prepare.drafts.references import ENDS, OWN_NAME, PEOPLE, key_level
+from raygnn.prepare.drafts.references import ENDS, OWN_NAME, PEOPLE, THINGS, key_level
 
 TIMES = ("time", "timestamp", "date", "day", "created", "created_at", "updated_at")
 _EVENT_TIMES = TIMES[:4]  # users are created, but are no events
@@ -383,8 +383,8 @@ def _examples(tables: Sequence[Table]) -> list[str]:
 
 
 def _question(tables: Sequence[Table], folder: str) -> str | None:
-    """The most likely question: will people, or else the entities of most events, have another
-    event soon.
+    """The most likely question: will people, or else other entities than things, or else things,
+    have another event soon.
     """
     found = []
     for table in tables:
@@ -397,7 +397,9 @@ def _question(tables: Sequence[Table], folder: str) -> str | None:
             repeats = table.columns[ref.column].repeats
             if is_person or (repeats and not is_event(entities) and entities.num_rows > _LOOKUP):
                 sides = [each for each in table.references.values() if each.table == ref.table]
-                rank = (is_person, entities.num_rows if not is_person else 0, table.num_rows)
+                is_thing = bool(THINGS & {*words_of(ref.table)})
+                num_entities = 0 if is_person else entities.num_rows
+                rank = (is_person, not is_thing, num_entities, table.num_rows)
                 found.append((rank, table.name, ref.table, time, sides))
     if not found:
         return None

@@ -116,6 +116,42 @@ def test_temporal_timestamps(
     assert [part.tolist() for part in vars(splits).values()] == expected
 
 
+@pytest.mark.parametrize(
+    "rule",
+    [
+        None,
+        _HASH,
+        TemporalSplit(type="temporal", timestamps=[200, 450]),
+        TemporalSplit(type="temporal", quantiles=[0.5, 0.8]),
+    ],
+)
+def test_splits_of_many_rows_are_files(
+    rule: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["train", "val", "test", None]
+    labels = [None if i % 7 == 0 else i % 4 for i in range(600)]
+    table = _table(600, y=labels, p=[words[i % 4] for i in range(600)])
+    bundle = _bundle(tmp_path, table, {**_SPEC, "split": "p"})
+    in_memory = make_splits(bundle, "n", rule, "y", 0)
+    monkeypatch.setattr("raygnn.data.splits.MANY_ROWS", 599)
+    monkeypatch.setattr("raygnn.data.arrays._BLOCK_ROWS", 64)
+    stored = [make_splits(bundle, "n", rule, "y", seed) for seed in (0, 0, 1)]
+    for split, rows in vars(stored[0]).items():
+        assert rows.dtype == np.int64
+        assert rows.tolist() == getattr(stored[1], split).tolist()
+        expected = getattr(in_memory, split)
+        if rule is not None and rule.type == "temporal" and rule.quantiles:
+            # the quantiles of every second time
+            assert abs(len(rows) - len(expected)) <= 2
+        else:
+            assert rows.tolist() == expected.tolist()
+    files = list((bundle.path / "splits").glob("*/train.npy"))
+    assert len(files) == 2  # by seed
+    late = TemporalSplit(type="temporal", timestamps=[700, 800])
+    with raises("split-empty", "val", "test", 514, 600):
+        make_splits(bundle, "n", late, "y", 0)
+
+
 def test_declared_column_and_unlabelled_nodes(tmp_path: Path) -> None:
     table = _table(6, y=[0, -1, 1, None, 1, 0], p=["train", "train", "val", "test", None, "train"])
     bundle = _bundle(tmp_path, table, {"labels": {"y": "y"}, "split": "p"})

@@ -289,6 +289,14 @@ def test_an_empty_file_is_named(tmp_path: Path) -> None:
         draft(str(tmp_path))
 
 
+def test_a_column_of_two_types_is_named(tmp_path: Path) -> None:
+    write(tmp_path, "items/part-0.parquet", sku=SKUS, size=list(range(50)))
+    write(tmp_path, "items/part-1.parquet", sku=SKUS, size=[f"{i} cm" for i in range(50)])
+    columns = ("size", "int64", "string", "part-0.parquet", "part-1.parquet")
+    with raises("table-column-types", *columns):
+        draft(str(tmp_path))
+
+
 def _insurance(folder: Path) -> None:
     """Tables with the errors of an export."""
     ids = [*range(10_000, 12_000, 10), 10_070]
@@ -1037,6 +1045,15 @@ def test_questions_are_drafted_for_both_sides_and_for_things(tmp_path: Path) -> 
     question = draft(str(tmp_path)).task.question
     assert '--predict "count(matches by winner_id) over 30d > 0" --for players' in question
     assert question.endswith("# or by loser_id; without by, both count")
+
+
+def test_questions_are_about_those_who_buy_not_what_is_bought(tmp_path: Path) -> None:
+    write(tmp_path, "households.csv", household_id=range(1, 61), size=some([1, 2, 3], 60))
+    write(tmp_path, "products.csv", product_id=range(900, 1100), brand=some(["a", "b"], 200))
+    ends = {"household_id": some(range(1, 61), 3000), "product_id": some(range(900, 1100), 3000)}
+    write(tmp_path, "transactions.csv", **ends, day=some_days(3000))
+    question = draft(str(tmp_path)).task.question
+    assert '--predict "count(transactions) over 30d > 0" --for households' in question
 
 
 def test_link_tables_without_times_beside_others_are_named(shop: Path) -> None:

@@ -14,7 +14,9 @@ import pytest
 import torch
 from torch_geometric.sampler import BaseSampler, SamplerOutput
 
+from raygnn.data.bundle import SeedRows
 from raygnn.sampling import LocalGraphStore, NeighborLoader, NeighborSampler, NodeBatch
+from raygnn.sampling.loader import RowPlan
 from raygnn.sampling.prefetch import copied_together
 from tests.batches import check_ids, is_same, node_loader
 from tests.errors import raises
@@ -122,6 +124,24 @@ def test_ranks_share_the_batches_of_one(world_size, start, stop):
         found.update({batch.index: batch for batch in share})
     assert sorted(found) == list(range(start, min(7 if stop is None else stop, 7)))
     assert all(is_same(batch, whole[index]) for index, batch in found.items())
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_ranks_share_the_batches_of_a_table_that_is_shuffled_in_windows(world_size, monkeypatch):
+    rows = SeedRows("t", NODE, 200, np.arange(200)[::-1].copy(), None, None, None, {})
+    changes = {"plan": RowPlan(rows, {"y": np.arange(200) % 5})}
+    shuffled = list(_loader(**changes).iterate(2))
+    monkeypatch.setattr("raygnn.sampling.loader._MAX_SHUFFLED", 49)
+    whole = list(_loader(**changes).iterate(2))
+    read = torch.cat([batch.input_id for batch in whole])
+    assert sorted(read.tolist()) == SEEDS.tolist()
+    assert read.tolist() != torch.cat([batch.input_id for batch in shuffled]).tolist()
+    for rank in range(world_size):
+        share = list(_loader(**changes, rank=rank, world_size=world_size).iterate(2, 3))
+        of_rank = [i for i in range(3, 7) if i % world_size == rank]
+        assert [batch.index for batch in share] == of_rank
+        assert all(is_same(batch, whole[batch.index]) for batch in share)
+        assert all(torch.equal(batch.y, batch.input_id % 5) for batch in share)
 
 
 def test_epochs_splits_and_seeds_differ():

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raygnn.sampling.rng import seed_order
+from raygnn.sampling.rng import seed_order, windowed_order
 
 
 @settings(max_examples=60)
@@ -40,3 +40,29 @@ def test_huge_ranges_need_no_memory():
     assert len(np.unique(positions)) == 1000
     assert positions.min() >= 0
     assert positions.max() < 2**50
+
+
+_GROUP, _WINDOW = 1 << 14, 1 << 22
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.integers(1, 3 * _WINDOW), st.integers(0, 2**70), st.integers(0, 9), st.data())
+def test_windows_are_a_bijection_with_random_access(num_rows, seed, epoch, data):
+    whole = windowed_order(num_rows, seed, epoch, 0, num_rows)
+    assert (np.bincount(whole, minlength=num_rows) == 1).all()
+    start = data.draw(st.integers(0, num_rows))
+    stop = data.draw(st.integers(start, num_rows))
+    assert np.array_equal(windowed_order(num_rows, seed, epoch, start, stop), whole[start:stop])
+
+
+def test_a_window_reads_few_groups():
+    num_rows = 10**9
+    windows = [windowed_order(num_rows, 0, 3, n * _WINDOW, (n + 1) * _WINDOW) for n in (0, 1, 237)]
+    for rows in windows:
+        jumps = np.flatnonzero(np.diff(np.sort(rows)) > 1)
+        assert len(jumps) <= _WINDOW // _GROUP
+        # groups come from everywhere, and their rows in any order
+        assert np.ptp(rows) > 0.9 * num_rows
+        assert abs(np.corrcoef(rows[:-1], rows[1:])[0, 1]) < 0.01
+    first = windowed_order(num_rows, 0, 4, 0, _WINDOW)
+    assert len(np.intersect1d(first, windows[0])) < _WINDOW / 20

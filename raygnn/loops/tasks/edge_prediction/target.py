@@ -239,7 +239,7 @@ class EdgeTarget(LabelTarget):
 
     def training_times(self, bundle: Bundle, config: Config) -> np.ndarray | None:
         times = self.edges.times
-        return None if times is None else times[self.splits.train]
+        return None if times is None else times[self.counted_rows]
 
     def is_held_out_by_time(self, bundle: Bundle, config: Config, columns: Iterable[str]) -> bool:
         """Whether temporal sampling alone keeps held-out edges out of messages.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from raygnn.config import Config
-from raygnn.data.arrays import thinned
+from raygnn.data.arrays import extremes, row_blocks, thinned
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import REVERSE_PREFIX, EdgeType, edge_type_name, type_name
 from raygnn.data.raw_columns import RawColumn, raw_columns_of
@@ -106,7 +106,7 @@ def _untimed_links(bundle: Bundle, column: str) -> Iterator[str]:
 
 def _clocks(bundle: Bundle, target: NodeTarget) -> Iterator[str]:
     """Names columns of numbers that grow with time."""
-    train = target.splits.train
+    train = target.counted_rows
     if bundle.is_of_parts or not len(train):
         return
     until = float(np.asarray(target.seeds.time)[train].max())
@@ -125,10 +125,11 @@ def _overlaps(target: NodeTarget) -> Iterator[str]:
     held_out = [rows for rows in (splits.val, splits.test) if len(rows)]
     if window is None or seeds.time is None or not held_out:
         return
-    times = seeds.time[splits.train]
-    first = min(seeds.time[rows].min() for rows in held_out)
-    num_rows = int((times + window > first).sum())
-    if num_rows and times.max() < first:
+    first = min(extremes(seeds.time, rows)[0] for rows in held_out)
+    if extremes(seeds.time, splits.train)[1] >= first:
+        return
+    blocks = (splits.train[some] for some in row_blocks(len(splits.train)))
+    if num_rows := sum(int((seeds.time[rows] + window > first).sum()) for rows in blocks):
         yield (
             f"{num_rows:,} training rows of {seeds.place} have labels that reach past the first "
             f"validation or test row (window {seeds.window}), so results may be too good. Leave "
@@ -146,8 +147,7 @@ def _leaks(bundle: Bundle, target: NodeTarget) -> Iterator[str]:
     info = bundle.columns(output.node_type).get(target.arguments.feature)
     if bundle.is_of_parts or info is None or info.sparse or not (is_number or is_binary):
         return
-    train = target.splits.train
-    train = train[:: -(-len(train) * info.width // MAX_GATHERED) or 1]
+    train = thinned(target.splits.train, max(1, MAX_GATHERED // max(info.width, 1)))
     values = np.asarray(bundle.values(output.node_type, info.name))
     x = values[target.seeds.node_ids(train)].astype(np.float64).reshape(len(train), info.width)
     x -= x.mean(axis=0)
@@ -169,7 +169,7 @@ def _leaks(bundle: Bundle, target: NodeTarget) -> Iterator[str]:
 
 def _known_later(bundle: Bundle, target: NodeTarget) -> Iterator[str]:
     """Names columns of a row's entity that may be known only after the row's time."""
-    train, seeds, output = target.splits.train, target.seeds, target.output
+    train, seeds, output = target.counted_rows, target.seeds, target.output
     if bundle.is_of_parts or not len(train):
         return
     times = None if seeds.time is None else np.asarray(seeds.time)[train]

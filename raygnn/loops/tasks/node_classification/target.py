@@ -12,6 +12,7 @@ from raygnn.config import Config
 from raygnn.config.registry import SLOTS
 from raygnn.config.section import Rule
 from raygnn.console import count
+from raygnn.data.arrays import extremes, thinned
 from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.fit_history import MAX_NUMBERS
@@ -225,7 +226,7 @@ class NodeTarget(LabelTarget):
             return FitRows()
         if is_temporal:
             return FitRows.of_seeds(seeds, train)
-        return FitRows(node_type=seeds.node_type, train=np.unique(seeds.node_ids(train)))
+        return FitRows.of_nodes(seeds, train)
 
     def end_of_graph(self, config: Config, split: str) -> int | float | None:
         """The time until which rows of a split see the graph, besides their own."""
@@ -282,7 +283,8 @@ class NodeTarget(LabelTarget):
         for split in SPLIT_NAMES:
             end = self.end_of_graph(config, split)
             if end is not None and self.seeds.time is not None:
-                found.append((self.seeds.time[getattr(self.splits, split)] - end).clip(min=0))
+                rows = thinned(getattr(self.splits, split))
+                found.append((self.seeds.time[rows] - end).clip(min=0))
         return np.concatenate(found[1:] or found)
 
     def reads_times(self) -> bool:
@@ -290,7 +292,7 @@ class NodeTarget(LabelTarget):
 
     def training_times(self, bundle: Bundle, config: Config) -> np.ndarray | None:
         times = self.seeds.time
-        return None if times is None else times[self.splits.train]
+        return None if times is None else times[self.counted_rows]
 
     @property
     def num_past_columns(self) -> int:
@@ -312,12 +314,9 @@ class NodeTarget(LabelTarget):
         times = self.seeds.time
         assert times is not None
         for name in SPLIT_NAMES:
-            chosen = times[getattr(self.splits, name)]
-            if len(chosen):
-                ends = (
-                    AsOf("time", end.item(), self.seeds.time_unit)
-                    for end in (chosen.min(), chosen.max())
-                )
+            rows = getattr(self.splits, name)
+            if len(rows):
+                ends = (AsOf("time", end, self.seeds.time_unit) for end in extremes(times, rows))
                 yield f"{name} {' to '.join(map(str, ends))}"
 
 

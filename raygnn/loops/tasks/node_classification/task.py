@@ -150,7 +150,7 @@ class NodeClassification(LabelTask[NodeBatch]):
         return PropagatedLabels.of(adjacency, at, labels, splits, num_classes, reach)
 
     def warnings(self) -> list[str]:
-        seeds = self.target.seeds.node_ids(self.target.splits.train)
+        seeds = self.target.seeds.node_ids(self.target.counted_rows)
         silent = self.silent_nodes(self.output.node_type, seeds, "the training nodes")
         if self.output.table is not None:
             self.trees  # noqa: B018  # fitted first, which may find that one column decides
@@ -240,7 +240,7 @@ class NodeClassification(LabelTask[NodeBatch]):
         return ids | times
 
     def fitted_histories(self, bundle: Bundle) -> Iterable[HistorySpec]:
-        target, seeds, train = self.target, self.target.seeds, self.target.splits.train
+        target, seeds, train = self.target, self.target.seeds, self.target.counted_rows
         output = target.output
         is_timed = self._rows("train", train[:1]).times is not None
         times = np.asarray(seeds.time)[train] if is_timed else None
