@@ -101,7 +101,7 @@ class OwnMemory(Thread):
     def _bytes(self) -> int:
         found = 0
         for pid in self._pids():
-            with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            with suppress(FileNotFoundError, ProcessLookupError, IndexError):  # it has ended
                 text = Path(f"/proc/{pid}/status").read_text()
                 found += int(text.partition("RssAnon:")[2].split()[0]) * 1024
         return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -106,6 +107,14 @@ class PastLabels:
         out[has_labels, 2 + num_scores :] = averaged.sum(axis=1) / is_own.sum(axis=1)[:, None]
         return out
 
+    @cached_property
+    def _sums(self) -> np.ndarray:
+        """float64 [num_labels + 1, num_scores + 1], running sums of scores and weights."""
+        counted = np.column_stack([self.scores * self.weights[:, None], self.weights])
+        sums = np.zeros((len(counted) + 1, counted.shape[1]))
+        np.cumsum(counted, axis=0, out=sums[1:])
+        return sums
+
     def guesses(
         self, nodes: np.ndarray, until: np.ndarray, default: np.ndarray
     ) -> dict[str, np.ndarray]:
@@ -117,10 +126,7 @@ class PastLabels:
             default: float [num_scores], for entities without a past label.
         """
         _, first, last = self._spans(nodes, until)
-        counted = np.column_stack([self.scores * self.weights[:, None], self.weights])
-        sums = np.zeros((len(counted) + 1, counted.shape[1]))
-        np.cumsum(counted, axis=0, out=sums[1:])
-        within = sums[last] - sums[first]
+        within = self._sums[last] - self._sums[first]
         has_any = (last > first)[:, None]
         means = np.where(has_any, within[:, :-1] / np.where(has_any, within[:, -1:], 1), default)
         if not len(self.scores):

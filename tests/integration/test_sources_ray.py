@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,6 +61,40 @@ def test_a_table_of_iceberg(ray_session: None, tmp_path: Path) -> None:
     read = f"{{type: iceberg, table_identifier: shop.users, catalog_kwargs: {kwargs}}}"
     bundle = open_bundle(load_config(_graph(tmp_path, read)), None)
     assert sorted(bundle.ids("n").to_numpy()) == _IDS.tolist()
+
+
+@pytest.mark.slow  # 15 s: Ray starts, so that its workers find the message of TensorFlow
+def test_tfrecords(tmp_path: Path) -> None:
+    """Features of one value and of several, as GiGL writes them; the message is TensorFlow's."""
+    protos = Path(__file__).parents[1] / "example_protos"
+    write = f"""
+import struct
+from tensorflow import train
+for part in range(2):
+    with open(f"{tmp_path}/users-{{part}}.tfrecord", "wb") as file:
+        for i in range(part * 1000, part * 1000 + 1000):
+            example = train.Example()
+            feature = example.features.feature
+            feature["id"].int64_list.value.append(i)
+            feature["x"].float_list.value.append(i / 2)
+            feature["pair"].float_list.value.extend([i, -i])
+            data = example.SerializeToString()
+            # Ray Data does not compare the checksums
+            file.write(struct.pack("<QI", len(data), 0) + data + struct.pack("<I", 0))
+"""
+    env = os.environ | {"PYTHONPATH": f"{protos}:{os.environ.get('PYTHONPATH', '')}"}
+    subprocess.run([sys.executable, "-c", write], env=env, check=True)
+    files = "[users-0.tfrecord, users-1.tfrecord]"
+    config = _graph(tmp_path, f"{{type: tfrecords, paths: {files}, file_extensions: [tfrecord]}}")
+    graph = (tmp_path / "graph.yaml").read_text()
+    (tmp_path / "graph.yaml").write_text(graph.replace("{x: x}", "{x: [x, pair]}"))
+    snapshot = [sys.executable, "-m", "raygnn", "prepare", "snapshot", str(tmp_path)]
+    cache = ["--cache-dir", str(tmp_path / "cache")]
+    subprocess.run([*snapshot, *cache], env=env | {"RAY_ADDRESS": "local"}, check=True)
+    bundle = open_bundle(load_config(config), None)
+    ids = bundle.ids("n").to_numpy()
+    assert sorted(ids) == _IDS.tolist()
+    assert np.array_equal(bundle.column("n", "x"), np.stack([ids / 2, ids, -ids], axis=1))
 
 
 @pytest.mark.parametrize(

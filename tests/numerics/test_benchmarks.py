@@ -239,6 +239,13 @@ def test_ingest(harness, work):
     module.read_only(work / "binary")
 
 
+def test_training_rows(harness, work):
+    arguments = ["--work", str(work), "--rows", "50000", "--only", "reads"]
+    importlib.import_module("training_rows").main(arguments)
+    rows = rows_of(work, "training_rows")
+    assert all(rows[f"50,000 rows, {how}"]["value"] > 0 for how in ("in windows", "any order"))
+
+
 def test_raw_tables(tmp_path, monkeypatch):
     raw_tables = importlib.import_module("raw_tables")
     company = raw_tables.Company.drawn(2_000)
