@@ -25,6 +25,7 @@ from raygnn.errors import ConfigError, DataError
 from raygnn.json_output import with_json
 
 if TYPE_CHECKING:
+    from raygnn.data.id_map import IdKind
     from raygnn.data.manifest import Manifest
     from raygnn.serving.monitoring import Figure
 
@@ -111,13 +112,17 @@ def monitor(
     figures += drift.input_drift(opened, tables, rows, logged, chosen)
     known: dict[Any, Any] = {}
     if labels is not None:
-        known = _read_labels(fspath(labels), output.key, opened.manifest())
+        kinds = [opened.bundle.id_map(end).kind for end in output.ends]
+        known = _read_labels(fspath(labels), output.key, kinds, opened.manifest())
     elif is_link:
         known = monitoring.logged_links(opened, logged)
     if known:
         path = join(uri, "metrics.json")
         test = json.loads(read_text(path)) if exists(path) else {}
-        figures += monitoring.served_metrics(output, rows, known, test, every, chosen, task)
+        measured = [*monitoring.served_metrics(output, rows, known, test, every, chosen, task)]
+        figures += measured
+        if not measured:
+            warn("no answer has a label: their ids, or their times, are others")
     alarms = sum(bool(figure.alarm) for figure in figures)
     figures.append(monitoring.Figure("raygnn_drift_alarms", alarms))
     write_text(f"{fspath(answers)}{FIGURES_SUFFIX}", monitoring.prometheus_text(figures))
@@ -125,14 +130,17 @@ def monitor(
     return figures
 
 
-def _read_labels(file: str, kind: str, manifest: Manifest | None) -> dict[Any, Any]:
+def _read_labels(
+    file: str, kind: str, kinds_of_ids: Sequence[IdKind], manifest: Manifest | None
+) -> dict[Any, Any]:
     """Labels by id and time, or `KnownLink`s by anchor. `kind`: key of the model's output."""
     from raygnn.data.tables.files import list_files
-    from raygnn.data.tables.read_ids import read_columns
+    from raygnn.data.tables.read_ids import read_columns, read_id_files
     from raygnn.serving.monitoring import KnownLink, as_number
 
     folder, slash, name = file.rpartition("/")
-    table = read_columns(list_files(folder or slash or ".", [name], "--labels"), None, "--labels")
+    files = list_files(folder or slash or ".", [name], "--labels")
+    table = read_columns(files, None, "--labels")
     own, is_link = _IDS[kind], kind == "links"
     columns = [name for name in table.column_names if name not in (*own, "time")]
     if len(columns) > 1:  # in the order of training
@@ -147,6 +155,10 @@ def _read_labels(file: str, kind: str, manifest: Manifest | None) -> dict[Any, A
             f"{', '.join(own)}, perhaps time, and {wanted}.",
             id="monitor-labels",
         )
+    for column, of_ids in zip((*own, *columns) if is_link else own, kinds_of_ids, strict=False):
+        if of_ids != "int":  # texts of a CSV file may be numbers
+            at, texts = table.column_names.index(column), (files, column, of_ids, "--labels")
+            table = table.set_column(at, column, read_id_files(*texts))
     ids = list(zip(*(table[name].to_pylist() for name in own), strict=True))
     times = table["time"].to_pylist() if "time" in table.column_names else [None] * len(ids)
     labels = list(zip(*(table[name].to_pylist() for name in columns), strict=True))

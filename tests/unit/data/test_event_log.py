@@ -71,10 +71,14 @@ def test_files_are_appended_once(tmp_path):
     for _ in range(2):
         assert raygnn.events.main(["append", log, str(table), "--type", BUYS]) == 0
     assert raygnn.events.verify(log) == 5
+    table.write_text("s,t\n007,1\n008,2\n")  # ids whose leading zeros count
+    assert raygnn.events.append_file(str(tmp_path / "zeros"), str(table), BUYS) == 2
+    (zeros,) = read(tmp_path / "zeros")
+    assert zeros.rows == ((BUYS, '{"s":"007","t":1}'), (BUYS, '{"s":"008","t":2}'))
     lines = tmp_path / "more.jsonl"
     lines.write_text('{"nodes": {"user": [{"id": 9}]}, "key": "k"}\n{"edges": {}}\n')
     assert raygnn.events.append_file(log, str(lines)) == 6
-    assert raygnn.events.main(["append", log, str(table)]) == 2
+    assert raygnn.events.main(["append", log, str(table)]) == 2  # without --type
     for text, id in (
         ("[]", "events-line"),
         ('{"nodes": [1]}', "events-shape"),

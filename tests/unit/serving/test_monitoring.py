@@ -27,6 +27,7 @@ from raygnn.serving.monitoring import (
     FIGURES,
     AnsweredRow,
     Figure,
+    KnownLink,
     Limits,
     prometheus_text,
     served_metrics,
@@ -134,14 +135,16 @@ def test_labels_are_read_by_the_columns_of_training(tmp_path: Path):
     (tmp_path / "graph.yaml").write_text(json.dumps(content))
     manifest, file = Manifest.load(str(tmp_path)), tmp_path / "labels.csv"
 
-    def read(kind: str, text: str) -> dict[Any, Any]:
+    def read(kind: str, text: str, *kinds: str) -> dict[Any, Any]:
         file.write_text(text)
-        return _read_labels(str(file), kind, manifest)
+        return _read_labels(str(file), kind, kinds, manifest)
 
     several = read("nodes", "id,time,a,b\n7,2024-05-01,0,1\n8,2024-05-01,,1\n")
     assert several == {(7, "2024-05-01T00:00:00"): [1, 0]}
-    one = read("edges", "source_id,target_id,stars\nu,3,4.5\n")
-    assert one == {(("u", 3), None): 4.5}
+    one = read("edges", "source_id,target_id,stars\n007,3,4.5\n", "string", "int")
+    assert one == {(("007", 3), None): 4.5}
+    links = read("links", "anchor_id,neighbor_id\n1,007\n", "int", "string")
+    assert links == {1: [KnownLink("007", None)]}
     for kind, text in (("nodes", "id,a,c\n7,0,1\n"), ("edges", "source_id,y\n1,2\n")):
         with raises("monitor-labels"):
             read(kind, text)
