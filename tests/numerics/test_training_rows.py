@@ -104,9 +104,9 @@ class Shop:
             "at": dates(np.tile(ASKED, NUM_USERS)),
         }
         outputs = labels.reshape(NUM_USERS * len(ASKED), -1).T
-        names = [f"label_{i}" for i in range(len(outputs))]
+        names = ["label", *(f"label_{i}" for i in range(1, len(outputs)))]
         rows |= dict(zip(names, outputs, strict=True))
-        label = {"y": names if len(names) > 1 else names[0]}
+        label = {"y": names if names[1:] else "label"}
         made = TrainingRows(pd.DataFrame(rows), "user", "user", label, time="at")
         return GraphTables(nodes, edges, training_tables={"active": made})
 
