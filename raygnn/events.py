@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from raygnn.errors import ConfigError, DataError
 from raygnn.json_output import with_json
 
 if TYPE_CHECKING:
-    from raygnn.data.event_log import Entry
+    from raygnn.data.event_log import Entry, EventLog
 
 _EXAMPLES = """
 raygnn events append log orders.parquet --type user__buys__item
@@ -31,6 +31,7 @@ Appends rows of new nodes and edges to an event log, which `raygnn serve --follo
 a folder or URI. See docs/events.md.
 """
 _ROWS_PER_ENTRY = 10_000
+_ENTRIES_TOGETHER = 100  # of lines and messages, which may have a row each
 
 
 def append(
@@ -61,6 +62,30 @@ def append(
     return position
 
 
+def append_all(log: str | PathLike[str], bodies: Iterable[Mapping[str, Any]]) -> int:
+    """Appends the rows of several bodies of `POST /events`, such as messages of a queue.
+
+    Args:
+        bodies: with the keys `nodes`, `edges` and `key`. Bodies of a key that is in the log add
+            nothing.
+    Returns:
+        The position after the rows, which are durable.
+    Raises:
+        DataError, OSError: as `append`; bodies before may have been appended.
+    """
+    from raygnn.data.event_log import Entry, EventLog
+
+    opened = EventLog.create(fspath(log))
+    entries = (Entry.of(b.get("nodes"), b.get("edges"), b.get("key")) for b in bodies)
+    return _append(opened, entries, _ENTRIES_TOGETHER)
+
+
+def _append(opened: EventLog, entries: Iterator[Entry], num_together: int) -> int:
+    while group := list(islice(entries, num_together)):
+        opened.append(group)
+    return opened.position
+
+
 def append_file(log: str | PathLike[str], file: str, type_name: str | None = None) -> int:
     """Appends the rows of a file; a file that was appended already adds nothing.
 
@@ -82,9 +107,9 @@ def append_file(log: str | PathLike[str], file: str, type_name: str | None = Non
         remedy = "Give a node type, or an edge type src__rel__dst" if is_table else "Leave it out"
         raise ConfigError.invalid("--type", type_name, rule, remedy, id="events-type")
     opened = EventLog.create(fspath(log))
-    for entry in _table_entries(file, type_name) if type_name else _line_entries(file):
-        opened.append([entry])
-    return opened.position
+    if type_name:
+        return _append(opened, _table_entries(file, type_name), 1)
+    return _append(opened, _line_entries(file), _ENTRIES_TOGETHER)
 
 
 def verify(log: str | PathLike[str]) -> int:

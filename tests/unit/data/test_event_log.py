@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import re
 import signal
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -89,6 +92,21 @@ def test_files_are_appended_once(tmp_path):
         lines.write_text(text)
         with raises(id, 1):
             raygnn.events.append_file(log, str(lines))
+
+
+def test_messages_of_a_topic_are_appended_once(tmp_path, monkeypatch):
+    """The code of the page, with a Ray Data that knows two messages."""
+    page = (Path(__file__).parents[3] / "docs" / "events.md").read_text("utf-8")
+    *_, code = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    rows = [{"partition": 0, "offset": i, "value": b'{"user": 1, "item": 2}'} for i in range(2)]
+    dataset = SimpleNamespace(iter_rows=lambda: iter(rows))
+    data = SimpleNamespace(read_kafka=lambda topics, *, bootstrap_servers: dataset)
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(data=data))
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        exec(code, {"raygnn": raygnn})
+        assert raygnn.events.verify("log") == 2
+    assert [each.key for each in read(tmp_path / "log")] == ["0-0", "0-1"]
 
 
 def test_values_that_no_table_has_are_refused(tmp_path):
