@@ -167,11 +167,10 @@ def compact(
 def _table_entries(file: str, type_name: str) -> Iterator[Entry]:
     from raygnn.data.edge_types import SEPARATOR
     from raygnn.data.event_log import Entry
-    from raygnn.data.tables.files import list_files
+    from raygnn.data.tables.files import named_files
     from raygnn.data.tables.read_ids import column_names, read_columns
 
-    folder, slash, name = file.rpartition("/")
-    files = list_files(folder or slash or ".", [name], "FILE")
+    files = named_files(file, "FILE")
     names = column_names(files[0])
     table = read_columns(files, names, "FILE", names)  # any of them may be an id
     for first in range(0, table.num_rows, _ROWS_PER_ENTRY):

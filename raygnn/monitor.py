@@ -134,12 +134,11 @@ def _read_labels(
     file: str, kind: str, kinds_of_ids: Sequence[IdKind], manifest: Manifest | None
 ) -> dict[Any, Any]:
     """Labels by id and time, or `KnownLink`s by anchor. `kind`: key of the model's output."""
-    from raygnn.data.tables.files import list_files
+    from raygnn.data.tables.files import named_files
     from raygnn.data.tables.read_ids import read_columns, read_id_files
     from raygnn.serving.monitoring import KnownLink, as_number
 
-    folder, slash, name = file.rpartition("/")
-    files = list_files(folder or slash or ".", [name], "--labels")
+    files = named_files(file, "--labels")
     table = read_columns(files, None, "--labels")
     own, is_link = _IDS[kind], kind == "links"
     columns = [name for name in table.column_names if name not in (*own, "time")]

@@ -20,7 +20,7 @@ from raygnn.data.filesystem import write_bytes
 from raygnn.data.links.split import time_unit_of
 from raygnn.data.manifest import DateFormat, Manifest, TrainingTable
 from raygnn.data.splits import SPLIT_NAMES
-from raygnn.data.tables.files import list_files, write_parquet
+from raygnn.data.tables.files import named_files, write_parquet
 from raygnn.data.tables.read_ids import look_up_ids, read_columns, read_id_files
 from raygnn.data.time_units import AsOf, parse_time, unit_words
 from raygnn.data.transforms.values import is_text_type, parsed_times
@@ -127,8 +127,7 @@ def find_rows(spec: ModelSpec, config: Config, bundle: Bundle, request: RowReque
 
 def read_rows(uri: str, bundle: Bundle, node_type: str, declared: TrainingTable | None) -> pa.Table:
     """Reads rows from Parquet or CSV files as tables of graphs are read."""
-    folder, slash, name = uri.rpartition("/")
-    files = list_files(folder or slash or ".", [name], "--rows")
+    files = named_files(uri, "--rows")
     rows, kind = read_columns(files, None, "--rows"), bundle.id_map(node_type).kind
     for i, column in enumerate(rows.column_names):
         if kind != "int" and column in _id_names(declared):  # texts of a CSV file may be numbers

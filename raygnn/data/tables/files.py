@@ -124,6 +124,12 @@ def list_files(
     return list(files.values())
 
 
+def named_files(uri: str, option: str) -> list[TableFile]:
+    """The Parquet or CSV files that an option of a command names, perhaps by a pattern."""
+    folder, slash, name = uri.rpartition("/")
+    return list_files(folder or slash or ".", [name], option)
+
+
 def _check_numbers(paths: Sequence[str], place: str) -> None:
     tables = Counter(
         (match[1], match[2]) for match in map(_NUMBERED.fullmatch, paths) if match is not None

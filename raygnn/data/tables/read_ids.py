@@ -17,7 +17,7 @@ from raygnn.data.tables import csv_tables
 from raygnn.data.tables.files import (
     TableFile,
     concat_files,
-    list_files,
+    named_files,
     open_parquet,
     read_parquet,
 )
@@ -40,8 +40,7 @@ def read_ids(uri: str, column: str | None, kind: IdKind, option: str) -> pa.Arra
     Raises:
         DataError: the file or column is missing or unreadable.
     """
-    folder, slash, name = uri.rpartition("/")
-    return read_id_files(list_files(folder or slash or ".", [name], option), column, kind, option)
+    return read_id_files(named_files(uri, option), column, kind, option)
 
 
 def read_id_files(
@@ -52,8 +51,7 @@ def read_id_files(
 
 def read_pairs(uri: str, kinds: Sequence[IdKind], option: str) -> pa.Table:
     """Reads the first two columns of Parquet or CSV files as ids; see `read_ids`."""
-    folder, slash, name = uri.rpartition("/")
-    files = list_files(folder or slash or ".", [name], option)
+    files = named_files(uri, option)
     names = column_names(files[0])
     if len(names) < 2:
         raise DataError.invalid(
