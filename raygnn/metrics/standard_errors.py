@@ -77,9 +77,7 @@ def standard_error(
 _NUM_PARTS = 50
 
 
-def paired_error(
-    difference: Callable[[np.ndarray], float], groups: np.ndarray, seed: int = 0
-) -> float:
+def paired_error(difference: Callable[[np.ndarray], float], groups: np.ndarray) -> float:
     """The standard error of a difference of two predictions of the same rows, for any metric.
 
     Args:
@@ -93,7 +91,7 @@ def paired_error(
     num_parts = min(_NUM_PARTS, len(entities))
     if num_parts < 2:
         return float("nan")
-    part = np.random.default_rng(seed).permutation(len(entities))[places] % num_parts
+    part = np.random.default_rng(0).permutation(len(entities))[places] % num_parts
     others = np.array([difference(np.flatnonzero(part != i)) for i in range(num_parts)])
     return float(np.sqrt((num_parts - 1) * np.square(others - others.mean()).mean()))
 
