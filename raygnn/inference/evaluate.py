@@ -26,6 +26,7 @@ from raygnn.loops.split_rows import SplitRows
 from raygnn.loops.task import EvalOutput
 from raygnn.loops.tasks.build_sampler import with_all_neighbors
 from raygnn.loops.tasks.exact_encoding import is_layerwise
+from raygnn.loops.tasks.label_target import LabelOutput
 from raygnn.loops.tasks.label_task import LabelTask
 from raygnn.loops.tasks.node_classification.task import NodeClassification
 from raygnn.metrics import R2, Accuracy, F1Macro, F1Micro, MeanAbsoluteError, SumMetric, metrics_of
@@ -144,12 +145,10 @@ def judge_model(
         warn_of_missing(task.missing(model))
         with closing(task):
             task.model = model
-            blend = getattr(task.spec.output, "blend", None)
-            is_refit = getattr(task.spec.output, "refit_rows", None) is not None
-            if name == "val" and (is_refit or (blend is not None and blend.knows_validation)):
-                what = "model" if is_refit else "model's LightGBM"
+            output = task.spec.output
+            if name == "val" and isinstance(output, LabelOutput) and output.refitted:
                 warn(
-                    f"the {what} has learned from the validation rows of its graph; "
+                    f"the saved {output.refitted} has learned from the validation rows of its graph; "
                     "metrics.json has the metrics from before"
                 )
             intervals: dict[str, tuple[float, float]] = {}

@@ -62,13 +62,11 @@ class Blend:
         constant: [num_outputs], the score of entities without earlier labels.
         history: columns that LightGBM reads, of a row's node or of both ends of an edge; empty
             without it.
-        knows_validation: LightGBM was fitted to the validation rows too, after the choice.
     """
 
     shares: Mapping[str, Share]
     constant: tuple[float, ...]
     history: tuple[HistorySpec, ...] = ()
-    knows_validation: bool = False
 
     @property
     def is_gnn(self) -> bool:

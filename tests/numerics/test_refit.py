@@ -96,7 +96,7 @@ def test_validation_rows_are_learned_once_they_have_chosen(tmp_path: Path) -> No
     uri = str(tmp_path / "refit" / "graph")
     assert model.evaluate(uri, split="test")["mae"] == twice["test/mae"]
     record = json.loads((tmp_path / "refit" / "run" / "model.json").read_text())
-    assert record["nodes"]["refit_rows"] == num_both
+    assert record["nodes"]["refitted"] == "model"
     assert "trained again on" in (tmp_path / "refit" / "run" / "report.html").read_text()
 
 

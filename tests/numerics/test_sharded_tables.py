@@ -342,7 +342,7 @@ def _peak_of_rank(config: dict[str, Any], bundle_path: str) -> int:
 @pytest.mark.slow
 def test_memory_of_a_rank_falls_with_the_number_of_ranks(tmp_path):
     """From the first draw of the rows, with checkpoints and evaluations on the way."""
-    num_rows, channels = 200_000, 128
+    num_rows, channels = 400_000, 128  # beside some MiB of chunks, whatever the number of rows
 
     def peak(pool: RankPool, size: int, num_users: int) -> int:
         folder = tmp_path / f"{size}-{num_users}"

@@ -52,7 +52,7 @@ class LabelOutput(Output):
         blend: what predicts beside the encoder with its head; None if these predict alone.
         ranges: of a predicted number; None without validation rows.
         weighs_rows: training rows have weights.
-        refit_rows: training and validation rows of a second training (`training.refit`).
+        refitted: what was fitted again with the validation rows: `LightGBM` or `model`.
     """
 
     predictions = ("predictions", "probabilities")
@@ -68,7 +68,7 @@ class LabelOutput(Output):
     blend: Blend | None = field(default=None, kw_only=True)
     ranges: Ranges | None = field(default=None, kw_only=True)
     weighs_rows: bool = field(default=False, kw_only=True)
-    refit_rows: int | None = field(default=None, kw_only=True)
+    refitted: str | None = field(default=None, kw_only=True)
 
     @property
     @abstractmethod

@@ -342,12 +342,18 @@ class LabelTask(EncoderTask[BatchT]):
         """Training rows that LightGBM is fitted to; of more, every n-th."""
         return _MAX_CELLS // max(num_columns, 1)
 
+    def _tree_rows(self) -> dict[str, np.ndarray]:
+        """Training and validation rows that LightGBM is fitted to; of too many, every n-th."""
+        rows = {"train": self.target.splits.train, "val": self.target.splits.val}
+        width = self.row_columns(rows["train"][:1], "train").shape[1]
+        share = min(1.0, self.max_fitted_rows(width) / sum(map(len, rows.values())))
+        return {name: thinned(each, max(1, int(share * len(each)))) for name, each in rows.items()}
+
     def _fitted_trees(self) -> BoostedTrees:
-        splits, labels, output = self.target.splits, self.target.labels, self.output
-        width = self.row_columns(splits.train[:1], "train").shape[1]
-        num_rows = max(1, self.max_fitted_rows(width))
-        train, val = thinned(splits.train, num_rows), thinned(splits.val, num_rows)
+        labels, output = self.target.labels, self.output
+        train, val = self._tree_rows().values()
         columns, val_columns = self.row_columns(train, "train"), self.row_columns(val, "val")
+        width = columns.shape[1]
         num_classes = {"multi_class": output.num_outputs, "multi_label": 2}.get(output.problem)
         val_labels, categorical = labels[val].reshape(self._tree_shape), np.zeros(width, bool)
         categorical[list(self.categorical_columns)] = True
@@ -383,29 +389,23 @@ class LabelTask(EncoderTask[BatchT]):
 
     def refit(self) -> None:
         """Fits a blend's LightGBM again, to the rows of training and validation."""
-        splits, blend = self.target.splits, self.blend
-        is_due = len(splits.test) > 0 or self.config.training.refit
+        blend = self.blend
+        is_due = len(self.target.splits.test) > 0 or self.config.training.refit
         if blend is None or TREES not in blend.shares or not is_due:
             return
         text = None
         with agreement("fitting LightGBM again"):
             if self.env.rank == 0:
                 assert self.trees is not None
-                width = self.row_columns(splits.train[:1], "train").shape[1]
-                num_rows = len(splits.train) + len(splits.val)
-                share = min(1.0, self.max_fitted_rows(width) / num_rows)
-                parts = {
-                    split: thinned(rows, max(1, int(share * len(rows))))
-                    for split, rows in (("train", splits.train), ("val", splits.val))
-                }
+                parts = self._tree_rows()
                 columns = [self.row_columns(rows, split) for split, rows in parts.items()]
                 rows, both = np.concatenate([*parts.values()]), np.concatenate(columns)
                 labels = self.target.labels[rows].reshape(self._tree_shape)
                 weights = self.target.weights_of(rows)
                 text = self.trees.refitted(both, labels, weights=weights).to_text()
         self.trees = BoostedTrees.of_text(broadcast_object(text))
-        output = replace(self.output, blend=replace(blend, knows_validation=True))
-        self.spec = replace(self.spec, output=output)
+        refitted = self.output.refitted or "LightGBM"
+        self.spec = replace(self.spec, output=replace(self.output, refitted=refitted))
 
     @contextmanager
     def refitting(self) -> Iterator[int]:
@@ -419,7 +419,7 @@ class LabelTask(EncoderTask[BatchT]):
         finally:
             self.close()
             self.target, self._loaders = target, loaders
-        self.spec = replace(self.spec, output=replace(self.output, refit_rows=len(rows)))
+        self.spec = replace(self.spec, output=replace(self.output, refitted="model"))
 
     @property
     def columns_without_time(self) -> Mapping[int, str]:
