@@ -148,8 +148,8 @@ def judge_model(
             output = task.spec.output
             if name == "val" and isinstance(output, LabelOutput) and output.refitted:
                 warn(
-                    f"the saved {output.refitted} has learned from the validation rows of its graph; "
-                    "metrics.json has the metrics from before"
+                    f"the saved {output.refitted} has learned from the validation rows of its "
+                    "graph; metrics.json has the metrics from before"
                 )
             intervals: dict[str, tuple[float, float]] = {}
             of_rows, outputs = task.build_metrics(), list[EvalOutput]()
