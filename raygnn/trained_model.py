@@ -28,6 +28,7 @@ from raygnn.inference.result_tables import Table
 from raygnn.loops.context import local_device
 from raygnn.loops.model_spec import ModelSpec, schema_bundle
 from raygnn.loops.process import process_prepared
+from raygnn.loops.tasks.label_target import LabelOutput
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.label_propagation import LabelScores
 from raygnn.models.to_pyg import to_pyg
@@ -338,7 +339,8 @@ class TrainedModel(nn.Module):
                 "the labels around a node. Train with task.args.propagate_labels: false if the "
                 "program must predict as well as the model"
             )
-        blend = getattr(self.spec.output, "blend", None)
+        output = self.spec.output
+        blend = output.blend if isinstance(output, LabelOutput) else None
         if blend is not None and not blend.is_gnn:
             warn(
                 f"the exported program computes only the GNN's predictions, but the model predicts "

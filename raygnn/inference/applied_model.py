@@ -25,6 +25,7 @@ from raygnn.inference.seed_times import SeedTimes
 from raygnn.loops.boosted_trees import BoostedTrees
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task, TaskEnvironment
+from raygnn.loops.tasks.blended_task import BlendedTask
 from raygnn.loops.tasks.build_encoder import feature_store, find_shared_leaves, graph_store
 from raygnn.loops.tasks.build_sampler import (
     build_sampler,
@@ -34,7 +35,6 @@ from raygnn.loops.tasks.build_sampler import (
 )
 from raygnn.loops.tasks.exact_encoding import target_attributes
 from raygnn.loops.tasks.label_target import LabelOutput
-from raygnn.loops.tasks.label_task import LabelTask
 from raygnn.loops.tasks.link_prediction.target import LinkOutput, find_dated_links
 from raygnn.loops.tasks.node_classification.target import find_past_labels
 from raygnn.loops.tasks.several_tasks.target import SeveralOutput
@@ -94,7 +94,7 @@ class AppliedModel:
         recommender = used_recommender(self.model)
         if recommender is not None and not recommender.by_time:
             self.is_exact = True  # as in the run's evaluation
-        self._unnamed_blend = self.task.blend if isinstance(self.task, LabelTask) else None
+        self._unnamed_blend = self.task.blend if isinstance(self.task, BlendedTask) else None
 
     def warn_of_gnn(self) -> None:
         """Names, once, that scores of pairs lack the other rungs of a blend."""
@@ -276,7 +276,7 @@ def set_up_task(
     task: Task = build(loaded.config.task, "task", loaded.allow_modules)
     task.setup(env)
     has_trees = isinstance(spec.output, LabelOutput) and spec.output.has_trees
-    if isinstance(task, LabelTask) and has_trees:
+    if isinstance(task, BlendedTask) and has_trees:
         task.trees = BoostedTrees.of_text(_trees_of(saved))
     return task
 

@@ -12,7 +12,7 @@ from raygnn.console import say
 from raygnn.loops.blend import GNN
 from raygnn.loops.callback_list import CallbackBase
 from raygnn.loops.engine import Engine
-from raygnn.loops.tasks.label_task import LabelTask
+from raygnn.loops.tasks.blended_task import BlendedTask
 
 STOP_REASON = "training.refit"
 
@@ -34,7 +34,7 @@ def refit(
         validation rows.
     """
     task, config, module = engine.task, engine.config, engine.optimization.module
-    assert isinstance(task, LabelTask)
+    assert isinstance(task, BlendedTask)
     if not engine.has_validation:
         return {}
     epochs = engine.best.position.step / engine.steps_per_epoch

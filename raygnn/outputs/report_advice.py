@@ -15,9 +15,10 @@ from raygnn.data.edge_types import type_name
 from raygnn.data.splits import SPLIT_NAMES
 from raygnn.data.time_units import TIME, latest_time
 from raygnn.loops.baselines import Baselines, BaselinesOfParts, is_error
-from raygnn.loops.blend import GNN, Blend, Standings, verdict
+from raygnn.loops.blend import GNN, Standings, verdict
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.position import Position, is_due
+from raygnn.loops.tasks.blended_task import BlendedTask
 from raygnn.outputs.ladder import baseline_name, find_baselines
 from raygnn.outputs.progress import headline
 
@@ -79,10 +80,10 @@ class Advice(Callback):
             predicted = "links are ranked" if is_link else "classes are predicted"
             say(f"{predicted} by {both if encoder else f'{what} alone'}")
         baselines = self._find_baselines(engine, "test", engine.config.training.num_test_batches)
-        if (before := getattr(baselines, "uncalibrated", None)) is not None:
-            self._described["uncalibrated"] = {"test": before}
-        if (effects := getattr(engine.task, "column_effects", None)) is not None:
-            self._described["column_effects"] = {"val": effects}
+        if isinstance(baselines, Baselines) and baselines.uncalibrated is not None:
+            self._described["uncalibrated"] = {"test": baselines.uncalibrated}
+        if isinstance(task := engine.task, BlendedTask) and task.column_effects is not None:
+            self._described["column_effects"] = {"val": task.column_effects}
         if baselines is not None:
             of_model = {name.removeprefix("test/"): value for name, value in metrics.items()}
             self._verdict = [
@@ -175,13 +176,12 @@ def _rungs(
     task: Task[Any], baselines: Baselines | BaselinesOfParts | None, monitored: str, part: str = ""
 ) -> dict[str, Any]:
     """Entries of `Advice.metrics` of a task; none if validation did not choose what predicts."""
-    blend: Blend | None = getattr(getattr(task.spec, "output", None), "blend", None)
-    if blend is None:
+    if not isinstance(task, BlendedTask) or (blend := task.output.blend) is None:
         return {}
-    of_test: Standings = getattr(baselines, "standings", {})
-    of_val: Standings = getattr(task, "val_standings", None) or {}
+    of_test = baselines.standings if isinstance(baselines, Baselines) else {}
+    of_val = task.val_standings or {}
     split, standings = ("test", of_test) if of_test else ("val", of_val)
-    judged = ("r2",) if getattr(task, "is_squared", False) else ()
+    judged = ("r2",) if task.is_squared else ()
     order = [name for name in (monitored, *judged, *_SHOWN, *standings) if name in standings]
     text = ""
     if order:

@@ -16,7 +16,7 @@ from raygnn.inference.explain.inputs import short_name
 from raygnn.loops.blend import CONSTANT, GNN, LAST_LABEL, TREES, Share
 from raygnn.loops.boosted_trees import BoostedTrees
 from raygnn.loops.task import Task
-from raygnn.loops.tasks.label_task import LabelTask, TreeRow
+from raygnn.loops.tasks.blended_task import BlendedTask, TreeRow
 from raygnn.loops.tasks.node_classification.target import NodeOutput
 
 
@@ -71,7 +71,7 @@ class RowRungs:
     """
 
     def __init__(
-        self, task: LabelTask[Any], values: Mapping[str, np.ndarray], row: TreeRow | None
+        self, task: BlendedTask[Any], values: Mapping[str, np.ndarray], row: TreeRow | None
     ) -> None:
         assert task.blend is not None
         self._task, self.blend, self._values, self._row = task, task.blend, values, row
@@ -190,7 +190,7 @@ def rungs_of_row(task: Task, model: nn.Module, rows: Any) -> RowRungs | None:
     """The rungs of the only row of some rows (see `Task.completed`); None if encoder and head
     predict alone.
     """
-    if not isinstance(task, LabelTask) or task.blend is None:
+    if not isinstance(task, BlendedTask) or task.blend is None:
         return None
     names = [name for name in task.blend.shares if name not in (GNN, CONSTANT)]
     row = task.tree_row(model, rows) if TREES in names else None

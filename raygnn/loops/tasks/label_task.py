@@ -2,58 +2,26 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from raygnn.data.arrays import thinned
-from raygnn.data.bundle import Bundle
-from raygnn.data.extended_bundle import ExtendedBundle
-from raygnn.data.extended_history import ExtendedHistory
 from raygnn.data.hashing import hash_ids
-from raygnn.data.history import History
-from raygnn.data.history_spec import HistoryColumn, HistorySpec
 from raygnn.data.standardization import ColumnScale
-from raygnn.data.time_units import window_as_time
-from raygnn.data.transforms.fit import is_heavy_tailed
-from raygnn.device_memory import copied, read_together
+from raygnn.device_memory import copied
 from raygnn.errors import ConfigError
-from raygnn.loops.baselines import (
-    Baselines,
-    label_baselines,
-    own_metrics,
-    precision_of,
-    weighted_median,
-)
-from raygnn.loops.blend import (
-    CONSTANT,
-    GNN,
-    MODEL,
-    RUNGS,
-    TREES,
-    Blend,
-    Judge,
-    Standings,
-    compare_rungs,
-    fit_blend,
-    log_odds,
-    log_scores,
-)
-from raygnn.loops.boosted_trees import BoostedTrees
-from raygnn.loops.column_effects import MAX_ROWS, describe_effects
-from raygnn.loops.ranges import Ranges
+from raygnn.loops.baselines import Baselines, label_baselines, own_metrics, precision_of
 from raygnn.loops.split_rows import SplitRows
 from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
 from raygnn.loops.tasks.encoder_task import EncoderTask
 from raygnn.loops.tasks.label_target import METRICS_OF_ORDER, LabelOutput, LabelTarget
+from raygnn.loops.tasks.label_warnings import label_warnings
 from raygnn.loops.tasks.objective import label_objective
 from raygnn.losses.seed_losses import standardized
 from raygnn.metrics import (
@@ -67,11 +35,8 @@ from raygnn.metrics import (
     Metric,
     MetricsByOutput,
     TopRows,
-    metrics_of,
 )
-from raygnn.metrics.seed_metrics import AUROC, R2, NormalizedMeanAbsoluteError, SeedRankingMetric
-from raygnn.parallel.agreement import agreement, run_and_sync_errors
-from raygnn.parallel.collectives import broadcast_object, gather_rows
+from raygnn.metrics.seed_metrics import R2, NormalizedMeanAbsoluteError, SeedRankingMetric
 from raygnn.sampling.batch import Batch
 from raygnn.sampling.batch_sequence import BatchT
 
@@ -114,27 +79,7 @@ def probability_columns(outputs: Tensor, of: LabelOutput) -> dict[str, np.ndarra
 _IMBALANCE = 10  # ratio of the largest class to the smallest, or of rows to positive rows
 #: Predictions that metrics of order bring together on every rank.
 MAX_GATHERED = 1 << 26
-_SUSPICIOUS, _LIFT = 0.1, 0.05  # share of gains, and AUROC, by one column without times
-_MAX_CELLS = 1 << 26  # of the columns that LightGBM reads in training
-_RARE, _MAX_NAMED = 0.01, 5
-_MANY = 100  # named classes: if more have few rows each, they may be numbers or names
-_OF_EQUAL_SHARE = 0.2  # classes below this part of an equal share are rare
 _NUM_VALUE_BINS = 10  # bins in the table of regression errors
-
-
-@dataclass(frozen=True)
-class TreeRow:
-    """LightGBM's columns of one row.
-
-    Attributes:
-        columns: float64 [1, num_columns].
-        described: node type and description of each column.
-        in_units: float64 [num_columns], the values in the units of the tables.
-    """
-
-    columns: np.ndarray
-    described: Sequence[tuple[str, HistoryColumn]]
-    in_units: np.ndarray
 
 
 class LabelTask(EncoderTask[BatchT]):
@@ -142,17 +87,6 @@ class LabelTask(EncoderTask[BatchT]):
 
     target_class: ClassVar[type[LabelTarget]]
     target: LabelTarget
-    of_graph: ClassVar[tuple[str, ...]] = ("whole_bundle", "histories")
-    #: Evaluated positions and outputs of encoder and head, once the blend is to be chosen.
-    _recorded: list[tuple[Tensor, Tensor]] | None = None
-    #: The task without the nodes and edges that were added to its graph.
-    known: LabelTask[BatchT] | None = None
-    #: Warning of rank 0 about a column that LightGBM depends on.
-    _lifts: Sequence[str] = ()
-    #: Rungs beside the model on validation, once it is chosen.
-    val_standings: Standings | None = None
-    #: `describe_effects` of LightGBM on validation rows, on rank 0.
-    column_effects: Mapping[str, Any] | None = None
 
     @property
     def can_pad(self) -> bool:
@@ -256,39 +190,25 @@ class LabelTask(EncoderTask[BatchT]):
         if loader is None or not len(target.splits.train):
             return None
         last = None if num_batches is None else num_batches * loader.batch_size
-        counted = target.counted_rows
         asked = getattr(target.splits, split)[:last]
-        output, blend = self.output, self.output.blend
-        guesses = dict(self.guesses(split, asked))
-        standings: Standings = {}
-        if blend is not None:
-            guesses[GNN] = self._recorded_outputs(asked)
-            standings = self._standings(asked, guesses, metrics)
-        found = label_baselines(
+        return self.judged_baselines(asked, metrics, self.guesses(split, asked))
+
+    def judged_baselines(
+        self, asked: np.ndarray, metrics: Sequence[Any], guesses: Mapping[str, np.ndarray]
+    ) -> Baselines:
+        """Baselines on rows, including `guesses`."""
+        output, target = self.output, self.target
+        train = target.counted_rows
+        return label_baselines(
             output.problem,
             output.num_outputs,
-            target.labels[counted],
+            target.labels[train],
             target.labels[asked],
             metrics,
             output.positive_class,
             guesses,
-            (target.weights_of(counted), target.weights_of(asked)),
+            (target.weights_of(train), target.weights_of(asked)),
         )
-        parts = frozenset() if blend is None else frozenset(blend.shares)
-        before = self._uncalibrated(asked, guesses)
-        return replace(found, standings=standings, parts=parts, uncalibrated=before)
-
-    def _uncalibrated(
-        self, asked: np.ndarray, values: Mapping[str, np.ndarray]
-    ) -> Mapping[str, Any] | None:
-        blend, problem = self.output.blend, self.output.problem
-        if problem != "multi_class" or blend is None or blend.uncalibrated == blend:
-            return None
-        figures = Calibration(self.output.num_outputs, "multi_class")
-        scores = torch.from_numpy(self._mixed(values, blend.uncalibrated))
-        figures.compute(figures.update(scores, torch.from_numpy(self.target.labels[asked])))
-        described: Mapping[str, Any] = figures.describe()
-        return described
 
     def precision(self, split: str) -> Baselines | None:
         output = self.output
@@ -310,360 +230,13 @@ class LabelTask(EncoderTask[BatchT]):
         """Original ids and times of rows, by column."""
         raise NotImplementedError(f"{type(self).__name__}.row_ids")
 
-    @cached_property
-    def trees(self) -> BoostedTrees | None:
-        """LightGBM on columns of the training rows, fitted by rank 0. None if there is a reason
-        (`why_no_trees`). Collective in training: all ranks must call.
-        """
-        if self.why_no_trees is not None:
-            return None
-        text = None
-        with agreement("fitting LightGBM"):
-            if self.env.rank == 0:
-                text = self._fitted_trees().to_text()
-        return BoostedTrees.of_text(broadcast_object(text))
-
-    @property
-    def why_no_trees(self) -> str | None:
-        """Why LightGBM predicts no rows; None if it does."""
-        if self.env.bundle.is_of_parts:
-            return "it reads all edges of a node, and a part of a graph has some of them"
-        return None if len(self.target.splits.train) else "there is nothing to learn from"
-
-    def left_out(self) -> list[str]:
-        if self.target.arguments.blend is False:
-            return []
-        if (reason := self.target.why_no_blend(self.config)) is not None:
-            return [f"the GNN predicts alone, without LightGBM: {reason}"]
-        reason = self.why_no_trees
-        return [] if reason is None else [f"LightGBM is left out: {reason}"]
-
-    def max_fitted_rows(self, num_columns: int) -> int:
-        """Training rows that LightGBM is fitted to; of more, every n-th."""
-        return _MAX_CELLS // max(num_columns, 1)
-
-    def _tree_rows(self) -> dict[str, np.ndarray]:
-        """Training and validation rows that LightGBM is fitted to; of too many, every n-th."""
-        rows = {"train": self.target.splits.train, "val": self.target.splits.val}
-        width = self.row_columns(rows["train"][:1], "train").shape[1]
-        share = min(1.0, self.max_fitted_rows(width) / sum(map(len, rows.values())))
-        return {name: thinned(each, max(1, int(share * len(each)))) for name, each in rows.items()}
-
-    def _fitted_trees(self) -> BoostedTrees:
-        labels, output = self.target.labels, self.output
-        train, val = self._tree_rows().values()
-        columns, val_columns = self.row_columns(train, "train"), self.row_columns(val, "val")
-        width = columns.shape[1]
-        num_classes = {"multi_class": output.num_outputs, "multi_label": 2}.get(output.problem)
-        val_labels, categorical = labels[val].reshape(self._tree_shape), np.zeros(width, bool)
-        categorical[list(self.categorical_columns)] = True
-
-        def fitted(kept: np.ndarray) -> BoostedTrees:
-            return BoostedTrees.fit(
-                columns[:, kept],
-                labels[train].reshape(self._tree_shape),
-                val_columns[:, kept],
-                val_labels,
-                num_classes,
-                self.selecting_metric,
-                np.flatnonzero(categorical[kept]).tolist(),
-                weights=(self.target.weights_of(train), self.target.weights_of(val)),
-            )
-
-        every = np.arange(width)
-        trees, names = fitted(every), self.columns_without_time
-        shares = trees.gains()
-        suspect = max(names, key=lambda at: float(shares[at]), default=None)
-        is_ranked = output.problem == "multi_class" and output.num_outputs == 2 and len(val) > 0
-        if is_ranked and suspect is not None and shares[suspect] > _SUSPICIOUS:
-            kept = np.delete(every, suspect)
-            without = fitted(kept).predict(val_columns[:, kept])
-            self._lifts = _lifts(names[suspect], trees.predict(val_columns), without, val_labels)
-        return trees
-
-    @property
-    def _tree_shape(self) -> tuple[int, ...]:
-        """Shape of labels for LightGBM."""
-        is_one = self.output.problem == "multi_class" or self.output.num_outputs == 1
-        return (-1,) if is_one else (-1, self.output.num_outputs)
-
-    def refit(self) -> None:
-        """Fits a blend's LightGBM again, to the rows of training and validation."""
-        blend = self.blend
-        is_due = len(self.target.splits.test) > 0 or self.config.training.refit
-        if blend is None or TREES not in blend.shares or not is_due:
-            return
-        text = None
-        with agreement("fitting LightGBM again"):
-            if self.env.rank == 0:
-                assert self.trees is not None
-                parts = self._tree_rows()
-                columns = [self.row_columns(rows, split) for split, rows in parts.items()]
-                rows, both = np.concatenate([*parts.values()]), np.concatenate(columns)
-                labels = self.target.labels[rows].reshape(self._tree_shape)
-                weights = self.target.weights_of(rows)
-                text = self.trees.refitted(both, labels, weights=weights).to_text()
-        self.trees = BoostedTrees.of_text(broadcast_object(text))
-        refitted = self.output.refitted or "LightGBM"
-        self.spec = replace(self.spec, output=replace(self.output, refitted=refitted))
-
-    @contextmanager
-    def refitting(self) -> Iterator[int]:
-        """Takes validation rows as training rows in a block. Yields their number together."""
-        target, loaders = self.target, self._loaders
-        rows = np.sort(np.concatenate([target.splits.train, target.splits.val]))
-        splits = replace(target.splits, train=rows, val=rows[:0])
-        self.target, self._loaders = replace(target, splits=splits), {}
-        try:
-            yield len(rows)
-        finally:
-            self.close()
-            self.target, self._loaders = target, loaders
-        self.spec = replace(self.spec, output=replace(self.output, refitted="model"))
-
-    @property
-    def columns_without_time(self) -> Mapping[int, str]:
-        """Names of those of `row_columns` whose values have no time, by position."""
-        return {}
-
-    @property
-    def selecting_metric(self) -> str:
-        """The metric that simple models are chosen by: the monitored one, else the error of the
-        loss, that of the order of two classes, or the first.
-        """
-        config, names = self.config, self.metric_names()
-        monitors = [config.early_stopping and config.early_stopping.monitor]
-        monitors.append(config.checkpoint.monitor)
-        watched = [name.removeprefix("val/") for name in monitors if name]
-        watched = [name for name in watched if name in names]
-        if self.output.problem == "regression":
-            return [*watched, "rmse" if self.is_squared else "mae"][0]
-        is_ranked = self.output.num_outputs == 2 and METRICS_OF_ORDER[0] in names
-        return [*watched, *METRICS_OF_ORDER[:is_ranked], *names][0]
-
-    def row_columns(self, rows: np.ndarray, split: str) -> np.ndarray:
-        """float64 [num_rows, num_columns], what simple models read of rows at these positions.
-
-        NaN for unknown values.
-        """
-        raise NotImplementedError(f"{type(self).__name__}.row_columns")
-
-    @property
-    def described_columns(self) -> Sequence[tuple[str, HistoryColumn]]:
-        """Node type and description of each of `row_columns`."""
-        raise NotImplementedError(f"{type(self).__name__}.described_columns")
-
-    def in_units(self, columns: np.ndarray) -> np.ndarray:
-        """`row_columns` in the units of the tables."""
-        raise NotImplementedError(f"{type(self).__name__}.in_units")
-
-    @property
-    def categorical_columns(self) -> Sequence[int]:
-        """Positions of columns with categories, among those of `histories`, which come first."""
-        described = [each for history in self.histories for each in history.described]
-        return [i for i, column in enumerate(described) if column.is_category]
-
-    @property
-    def blend(self) -> Blend | None:
-        """The rungs that predict beside encoder and head; None if these predict alone."""
-        output = self.spec.output
-        blend = output.blend if isinstance(output, LabelOutput) else None
-        return None if blend is None or blend.is_gnn else blend
-
-    @property
-    def trees_text(self) -> str | None:
-        if self.blend is None or not self.output.has_trees or self.trees is None:
-            return None
-        return self.trees.to_text()
-
     def guesses(self, split: str, asked: np.ndarray) -> Mapping[str, np.ndarray]:
         """Further baselines by name, float [num_rows, num_outputs]."""
         return {}
 
-    def rungs(self, names: Collection[str], model: Any, rows: Any) -> dict[str, np.ndarray]:
-        """Predictions of rungs beside the GNN, [num_rows, num_outputs] by name: probabilities of
-        classes, logits of labels, or numbers.
-        """
-        if TREES not in names:
-            return {}
-        assert self.trees is not None
-        return {TREES: self.of_labels(self.trees.predict(self.tree_columns(model, rows)))}
-
-    def of_labels(self, rows: np.ndarray) -> np.ndarray:
-        """Probabilities as logits, if there are several labels; else the rows as they are."""
-        return log_odds(rows) if self.output.problem == "multi_label" else rows
-
-    def tree_columns(self, model: Any, rows: Any) -> np.ndarray:
-        """LightGBM's columns, float64 [num_rows, num_columns]. `rows`: as in `completed`."""
-        raise NotImplementedError(f"{type(self).__name__}.tree_columns")
-
-    def tree_row(self, model: Any, rows: Any) -> TreeRow:
-        """LightGBM's columns of the only row of some rows, for its explanation."""
-        columns = self.tree_columns(model, rows)
-        return TreeRow(columns, self.described_columns, self.in_units(columns)[0])
-
-    def completed(self, model: nn.Module, outputs: Tensor, rows: Any) -> Tensor:
-        """Adds the other rungs of a blend to the outputs of encoder and head."""
-        outputs = self.outputs_of_gnn(model, outputs, rows)
-        return self.blended(outputs, lambda names: self.rungs(names, model, rows))
-
-    def outputs_of_gnn(self, model: nn.Module, outputs: Tensor, rows: Any) -> Tensor:
-        """The rung of the GNN from the outputs of encoder and head."""
-        return outputs
-
-    def evaluated(self, positions: Tensor, outputs: Tensor, rows_of: Callable[[], Any]) -> Tensor:
-        """As `completed` in a run; also keeps the rung of the GNN, once the blend is to be chosen.
-
-        Args:
-            positions: int64 [num_rows], in the rows that the task learns from.
-            rows_of: makes the rows, if they are read: copying them to the host waits for a device.
-        """
-        outputs = self.evaluated_gnn(outputs, rows_of)
-        if self._recorded is not None:
-            self._recorded.append((positions.clone(), self.output.in_units(outputs).float()))
-        return self.blended(outputs, lambda names: self.rungs(names, self.model, rows_of()))
-
-    def evaluated_gnn(self, outputs: Tensor, rows_of: Callable[[], Any]) -> Tensor:
-        """`outputs_of_gnn` in a run."""
-        return outputs
-
     def groups(self, rows: np.ndarray) -> np.ndarray:
         """Numbers of rows whose errors may be dependent, int64 [num_rows]."""
         return rows
-
-    def conclude(self) -> bool:
-        """Chooses the model's `Blend` on the validation rows, and finds the ranges of a number."""
-        target, output = self.target, self.output
-        blends = target.arguments.blend is not False and target.why_no_blend(self.config) is None
-        has_ranges = output.problem == "regression" and output.num_outputs == 1
-        limit, loader = self.config.training.num_val_batches, self.loader("val")
-        if loader is None or not (blends or has_ranges):
-            return False
-        num_batches = min(loader.num_batches, limit or loader.num_batches)
-        self._recorded = [] if blends else None
-        self.prepare_evaluation("val")
-        judged = run_and_sync_errors(
-            lambda: [*self.evaluate("val", num_batches)], "judging the rungs"
-        )
-        if not blends:
-            self._recorded = [(each.ids.cpu(), each.prediction.float().cpu()) for each in judged]
-        asked = self.target.splits.val[: num_batches * loader.batch_size]
-        values: dict[str, np.ndarray] = {GNN: self._recorded_outputs(asked)}
-        if not blends:
-            self._recorded = None
-            self._keep_ranges(asked, values[GNN])
-            return False
-        values |= self.guesses("val", asked)
-        blend = None
-        with agreement("choosing among the rungs"):
-            if self.env.rank == 0:
-                blend = self._fitted_blend(asked, values)
-        blend = broadcast_object(blend)
-        self.spec = replace(self.spec, output=replace(self.output, blend=blend))
-        self.val_standings = self._standings(asked, values, self.build_metrics())
-        mixed = self._mixed(values, blend)
-        with agreement("describing LightGBM's columns"):
-            if self.env.rank == 0 and TREES in blend.shares:
-                self.column_effects = self._effects(asked, mixed)
-        if has_ranges:
-            self._keep_ranges(asked, mixed)
-        return not blend.is_gnn
-
-    def _effects(self, asked: np.ndarray, mixed: np.ndarray) -> Mapping[str, Any]:
-        """Effects of LightGBM's columns on predictions, at most `MAX_ROWS` of these rows."""
-        output, blend, trees = self.output, self.output.blend, self.trees
-        assert blend is not None
-        assert trees is not None
-        chosen = thinned(np.arange(len(asked)), MAX_ROWS)
-        rows, share = asked[chosen], blend.shares[TREES]
-        columns = self.row_columns(rows, "val")
-        added = share.weight * share.scale * trees.contributions(columns)[..., :-1].mean(axis=0)
-        labels = predictions = None
-        is_binary = output.problem == "multi_class" and output.num_outputs == 2
-        if output.problem == "regression" and output.num_outputs == 1:
-            labels, predictions = self.target.labels[rows].reshape(-1), mixed[chosen, 0]
-        elif is_binary:
-            positive = output.positive_class
-            labels = (self.target.labels[rows].reshape(-1) == positive).astype(np.float64)
-            margins = mixed[chosen, positive] - mixed[chosen, 1 - positive]
-            predictions = 1 / (1 + np.exp(-margins))
-        # Of classes, the mean size over them; of two, that of the second, as the first has none.
-        sizes = np.abs(added[:, 1:] if is_binary else added).mean(axis=1)
-        return describe_effects(
-            self.described_columns,
-            sizes,
-            self.in_units(columns),
-            labels,
-            predictions,
-            is_date=any(spec.unit is not None for spec in blend.history),
-        )
-
-    def _keep_ranges(self, asked: np.ndarray, predictions: np.ndarray) -> None:
-        ranges = Ranges.fit(predictions[:, 0], self.target.labels[asked].reshape(-1))
-        self.spec = replace(self.spec, output=replace(self.output, ranges=ranges))
-
-    def _standings(
-        self, asked: np.ndarray, values: Mapping[str, np.ndarray], metrics: Sequence[Any]
-    ) -> Standings:
-        predictions = {CONSTANT: np.tile(self.constant, (len(asked), 1)), **values}
-        predictions = {name: rows for name, rows in predictions.items() if name in RUNGS}
-        assert self.output.blend is not None
-        predictions[MODEL] = self._mixed(predictions, self.output.blend)
-        labels, groups = self.target.labels[asked], self.groups(asked)
-        weights = self.target.weights_of(asked)
-        return compare_rungs(own_metrics(metrics), predictions, labels, groups, weights)
-
-    def _fitted_blend(self, asked: np.ndarray, values: Mapping[str, np.ndarray]) -> Blend:
-        output = self.output
-        values = {CONSTANT: np.tile(self.constant, (len(asked), 1)), **values}
-        scores = self.rung_scores({name: values[name] for name in RUNGS if name in values})
-        labels = self.target.labels[asked]
-        units = np.ones(1) if output.scale is None else np.array(output.scale.std)
-        units = np.where(units > 0, units, 1)
-        more = (self.groups(asked), units, self.target.weights_of(asked))
-        judge = Judge(labels, output.problem, self.is_squared, *more)
-        blend = fit_blend(scores, judge, self.constant)
-        if TREES not in blend.shares:
-            return blend
-        return replace(blend, history=tuple(history.spec for history in self.histories))
-
-    @cached_property
-    def whole_bundle(self) -> Bundle:
-        """The graph, for LightGBM. Raises a ConfigError on parts of a graph."""
-        bundle = self.env.bundle
-        if bundle.is_of_parts:
-            raise ConfigError.invalid(
-                "data.mode",
-                "partitioned",
-                "the model blends LightGBM, which reads all events of the graph",
-                "Set it to in_memory, or train with task.args.blend: false",
-                id="blend-of-parts",
-            )
-        return bundle
-
-    @cached_property
-    def histories(self) -> Sequence[History]:
-        """History columns that LightGBM reads: of a row's node, or of both ends of an edge."""
-        bundle, blend = self.whole_bundle, self.output.blend
-        if isinstance(bundle, ExtendedBundle):
-            assert self.known is not None
-            return [ExtendedHistory(each, bundle) for each in self.known.histories]
-        specs = self.fitted_histories(bundle) if blend is None else blend.history
-        return [History(bundle, spec, max_age=self.max_age(spec.unit)) for spec in specs]
-
-    def extended(self, bundle: ExtendedBundle) -> Self:
-        task = super().extended(bundle)
-        task.known = self
-        return task
-
-    def fitted_histories(self, bundle: Bundle) -> Iterable[HistorySpec]:
-        """Chooses history columns by the training rows."""
-        raise NotImplementedError(f"{type(self).__name__}.fitted_histories")
-
-    def max_age(self, unit: str | None) -> float | None:
-        """Age in this unit from which on the model knows no event; None without one."""
-        temporal = self.config.sampling.temporal
-        return None if temporal is None else window_as_time(temporal.window, unit)
 
     @property
     def is_squared(self) -> bool:
@@ -672,158 +245,9 @@ class LabelTask(EncoderTask[BatchT]):
             not self.config.losses and self.output.default_loss == "mse"
         )
 
-    @cached_property
-    def constant(self) -> np.ndarray:
-        """The score of rows without known events, float64 [num_outputs]: logarithms of the
-        classes' shares, logits of the labels' shares, or mean or median.
-        """
-        output = self.output
-        if output.blend is not None:
-            return np.array(output.blend.constant)
-        positions = self.target.counted_rows
-        train, weights = self.target.labels[positions], self.target.weights_of(positions)
-        if output.problem == "multi_class":
-            counts = np.bincount(train.reshape(-1), weights, output.num_outputs)
-            return log_scores(counts / counts.sum())
-        rows = train.reshape(len(train), -1).astype(np.float64)
-        if output.problem == "multi_label" or self.is_squared:
-            mean = np.average(rows, axis=0, weights=weights)
-            return log_odds(mean) if output.problem == "multi_label" else mean
-        return weighted_median(rows, weights)
-
-    @property
-    def constant_prediction(self) -> np.ndarray:
-        """`constant` as classes' or labels' shares, or a number."""
-        score = self.constant
-        match self.output.problem:
-            case "multi_class":
-                return np.asarray(np.exp(score))
-            case "multi_label":
-                return np.asarray(1 / (1 + np.exp(-score)))
-        return score
-
-    def rung_scores(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Scores of rungs (see `Blend`) from their predictions, which may be probabilities."""
-        are_logits = {GNN, CONSTANT} if self.output.problem == "multi_class" else set(values)
-        return {
-            name: rows if name in are_logits else log_scores(rows) for name, rows in values.items()
-        }
-
-    def _mixed(self, values: Mapping[str, np.ndarray], blend: Blend) -> np.ndarray:
-        constant = np.tile(self.constant, (len(values[GNN]), 1))
-        every = self.rung_scores({**values, CONSTANT: constant})
-        return blend.mix({name: every[name] for name in blend.shares})
-
-    def blended(
-        self, outputs: Tensor, values_of: Callable[[Collection[str]], Mapping[str, np.ndarray]]
-    ) -> Tensor:
-        """The model's predictions from the outputs of encoder and head, in the same unit.
-
-        `values_of`: predictions of further rungs, [num_rows, num_outputs], by name.
-        """
-        blend = self.blend
-        if blend is None:
-            return outputs
-        output = self.output
-        names = [name for name in blend.shares if name not in (GNN, CONSTANT)]
-        values = dict(values_of(names))
-        if CONSTANT in blend.shares:
-            values[CONSTANT] = np.tile(self.constant, (len(outputs), 1))
-        mixed = torch.zeros_like(outputs, dtype=torch.float64)
-        if values:
-            mixed += torch.from_numpy(blend.mix(self.rung_scores(values))).to(mixed)
-        if GNN in blend.shares:
-            share = blend.shares[GNN]
-            of_gnn = share.scale * output.in_units(outputs.double())
-            shift = of_gnn.new_tensor(share.shift) if share.shift else 0.0
-            mixed = mixed + share.weight * (of_gnn + shift)
-        return (mixed if output.scale is None else standardized(mixed, output.scale)).float()
-
-    def _recorded_outputs(self, asked: np.ndarray) -> np.ndarray:
-        """Recorded outputs of all ranks, [num_asked, num_outputs] in the order of positions.
-        Collective: all ranks must call.
-        """
-        none = torch.empty(0, self.output.num_outputs)
-        recorded, self._recorded = self._recorded or [], []
-        read = read_together([part for both in recorded for part in both])
-        ids = gather_rows(torch.cat([none[:, 0].long(), *read[::2]]))
-        rows = gather_rows(torch.cat([none, *read[1::2]]))
-        ids, order = ids.sort()
-        places = torch.searchsorted(ids, torch.from_numpy(np.asarray(asked)).long())
-        return rows[order[places]].numpy()
-
     def warnings(self) -> list[str]:
-        """Warns about single or rare classes, targets that are mostly 0 or have huge values, and a
-        column that LightGBM depends on.
-        """
-        return [*self._of_labels(), *self._lifts]
-
-    def _of_labels(self) -> list[str]:
-        if self.output.problem == "regression":
-            return self._mostly_zero() or self._long_tail()
-        if self.output.problem != "multi_class":
-            return []
-        counts, names = self._counts, self.output.shown_classes
-        if np.count_nonzero(counts) == 1:
-            return [
-                f"all {counts.sum():,} training labels are {names[np.argmax(counts)]!r}, so there "
-                "is nothing to learn. Check the column of the labels, and the training split."
-            ]
-        if self.output.class_names is not None and _MANY < len(counts) > counts.sum() / 2:
-            return [
-                f"label {self.output.label!r} has {len(counts):,} classes for {counts.sum():,} "
-                "training labels, as numbers and names have. To regress numbers as 1.234,50 give "
-                "the label a format in graph.yaml: decimal_point or decimal_comma."
-            ]
-        share = max(_RARE, _OF_EQUAL_SHARE / len(counts))
-        rare = np.flatnonzero((counts > 0) & (counts < share * counts.sum()))
-        if not len(rare):
-            return []
-        shown = [
-            f"{names[c]!r} ({counts[c] / counts.sum():.2%}, {counts[c]:,})"
-            for c in rare[:_MAX_NAMED]
-        ]
-        more = f" and {len(rare) - _MAX_NAMED} more" if len(rare) > _MAX_NAMED else ""
-        of = f" (of {names[self.output.positive_class]!r})" if len(counts) == 2 else ""
-        return [
-            f"classes of under {100 * share:.2g} % of the {counts.sum():,} training labels: "
-            f"{', '.join(shown)}{more}. Accuracy hardly counts them; see f1_macro, "
-            f"average_precision{of}, and per_class in metrics.json.{self._remedy()}"
-        ]
-
-    def _mostly_zero(self) -> list[str]:
-        is_of_table = getattr(self.output, "table", None) is not None
-        if self.config.losses or not is_of_table or not self.output.is_mostly_zero:
-            return []
-        is_zero = self.target.labels[self.target.counted_rows] == 0
-        share = float(is_zero.mean(axis=0).max())
-        return [
-            f"{self.output.label!r} is 0 in {share:.0%} of the training rows, so the default "
-            "loss is mse: predictions are means, as totals need them, and r2 judges them. "
-            "A constant 0 may have the least mae; to predict medians, set losses to [{type: mae}]."
-        ]
-
-    def _long_tail(self) -> list[str]:
-        values = self.target.labels[self.target.counted_rows]
-        is_squared = not self.config.losses and self.output.default_loss == "mse"
-        is_default = is_squared and values.ndim == 1 and len(values)
-        if not is_default or values.min() < 0 or not is_heavy_tailed(values):
-            return []
-        return [
-            f"{self.output.label!r} has a long tail: half of its training values are at most "
-            f"{np.median(values):.4g}, and the greatest is {values.max():.4g}. Squared errors are "
-            "mostly those of the greatest. Write its logarithm (numpy.log1p) into the table, and "
-            "take numpy.expm1 of predictions."
-        ]
-
-    def _remedy(self) -> str:
-        weighs = any({"class_weights", "alpha"} & set(term.args) for term in self.config.losses)
-        if weighs or self.config.loader.balances_seeds:
-            return ""
-        return (
-            " To weigh them more, set losses to [{type: cross_entropy, args: {class_weights: "
-            "balanced}}], or loader.train.balanced_seeds to true."
-        )
+        """Warns about single or rare classes, and targets that are mostly 0 or have huge values."""
+        return label_warnings(self.config, self.target, self.output, self._counts)
 
     def metric_names(self) -> Sequence[str]:
         """Default metrics; ranking metrics for two classes and for imbalanced ones."""
@@ -945,23 +369,6 @@ class LabelTask(EncoderTask[BatchT]):
         sums = (output.loss_sum, output.weight)
         of_rows = None if weight is None else weight.double()
         return EvalOutput(index, ids, *sums, shown, target, output.metrics, of_rows)
-
-
-def _lifts(
-    name: str, probabilities: np.ndarray, without: np.ndarray, classes: np.ndarray
-) -> list[str]:
-    metric, of = AUROC(2, "multi_class"), torch.from_numpy(classes)
-    with_it, without_it = (
-        metrics_of([metric], torch.from_numpy(rows), of).get(metric.name, math.nan)
-        for rows in (probabilities, without)
-    )
-    if not with_it - without_it >= _LIFT:  # unknown with one class only
-        return []
-    return [
-        f"column {name!r} alone raises LightGBM's AUROC on validation from {without_it:.3f} "
-        f"to {with_it:.3f}. If it becomes known later than a row, or with the label, leave it out "
-        "of the features in graph.yaml."
-    ]
 
 
 def _unit(label: str, scale: ColumnScale, rows: str) -> str:

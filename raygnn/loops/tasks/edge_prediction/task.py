@@ -18,9 +18,9 @@ from raygnn.data.links.supervision import SeedEdges
 from raygnn.data.raw_columns import RawColumn, raw_columns
 from raygnn.data.time_units import time_unit
 from raygnn.loops.blend import TREES
+from raygnn.loops.tasks.blended_task import BlendedTask
 from raygnn.loops.tasks.edge_prediction.label_factors import NUM_FACTORS, LabelFactors
 from raygnn.loops.tasks.edge_prediction.target import EdgeOutput, EdgeTarget
-from raygnn.loops.tasks.label_task import LabelTask
 from raygnn.loops.tasks.link_rules import reverse_types
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.predictors import EdgeHead, EdgePredictor, FactorizedEdges
@@ -42,7 +42,7 @@ class EdgeRows:
     as_of: float | None = None
 
 
-class EdgePrediction(LabelTask[EdgeBatch]):
+class EdgePrediction(BlendedTask[EdgeBatch]):
     """Learns a label of each edge from the sampled neighborhoods of both ends.
 
     The head reads the embeddings of both ends, their product, and the edge's own features. Messages
@@ -64,7 +64,7 @@ class EdgePrediction(LabelTask[EdgeBatch]):
     target: EdgeTarget
     output: EdgeOutput
     model: EdgePredictor
-    of_graph = (*LabelTask.of_graph, "edge_inputs", "latest_time")
+    of_graph = (*BlendedTask.of_graph, "edge_inputs", "latest_time")
     _start: FactorizedEdges | None = None  # the model's start, if it has one
 
     def build_head(self, encoder: GraphEncoder) -> nn.Module:

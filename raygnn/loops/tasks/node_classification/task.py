@@ -23,8 +23,9 @@ from raygnn.errors import DataError
 from raygnn.loops.baselines import own_metrics
 from raygnn.loops.blend import ENTITY_MEAN, GNN, LAST_LABEL, TREES
 from raygnn.loops.task import EvalOutput, NodeRows, TaskEnvironment
+from raygnn.loops.tasks.blended_task import BlendedTask
 from raygnn.loops.tasks.exact_encoding import both_ways
-from raygnn.loops.tasks.label_task import MAX_GATHERED, LabelTask
+from raygnn.loops.tasks.label_task import MAX_GATHERED
 from raygnn.loops.tasks.node_classification.audit import audit
 from raygnn.loops.tasks.node_classification.target import (
     NodeOutput,
@@ -47,7 +48,7 @@ from raygnn.sampling.stores import LocalGraphStore
 from raygnn.sampling.whole_graph import WholeGraphLoader
 
 
-class NodeClassification(LabelTask[NodeBatch]):
+class NodeClassification(BlendedTask[NodeBatch]):
     """Predicts a label of each node, or of each row of a training table.
 
     Args:

@@ -98,12 +98,6 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
     def setup(self, env: TaskEnvironment) -> None:
         EncoderTask.setup(self, env)
 
-    def conclude(self) -> bool:
-        return False  # the model predicts no labels
-
-    def left_out(self) -> list[str]:
-        return []
-
     def split_rows(self, split: str, num_batches: int | None) -> None:
         return None  # most of them need no labels
 
