@@ -73,6 +73,7 @@ class LabelQuery:
         option: where the query comes from.
         weight: column of the result with the weights of rows.
         joined: columns of several questions or windows, which are one label with as many outputs.
+        events: tables that a question is about.
     """
 
     sql: str
@@ -82,6 +83,7 @@ class LabelQuery:
     option: str = "--sql"
     weight: str | None = None
     joined: tuple[str, ...] = ()
+    events: tuple[str, ...] = ()
 
 
 def longest(window: str) -> str:
@@ -385,15 +387,15 @@ def parse_questions(
     entity = node_types[node_type]
     made, labels = list[_Events](), dict[str, str]()
     for number, each in enumerate(asked, start=1):
-        events = [
+        events_of = [
             _events(aggregate, f"e{len(made) + i}", node_type, tables)
             for i, aggregate in enumerate(each.aggregates)
         ]
-        label = each.sql.format(*(event.value for event in events))
+        label = each.sql.format(*(event.value for event in events_of))
         if (kind := _kind(each)) != "value":
             label = f"CAST({label} AS {'INTEGER' if kind == 'comparison' else 'DOUBLE'})"
         labels[f"label_{number}" if asked[1:] else "label"] = label
-        made += events
+        made += events_of
     target_type = made[0].target_type
     labels = labels if target_type is None else {TARGET: made[0].value}
     key = _quoted(entity.id)
@@ -448,11 +450,13 @@ def parse_questions(
         f"{joined}{''.join(each.join for each in made)}".rstrip()
         + holds
     )
-    later = [each for rows in kept for each in rows.later]
-    window = _joint_window([*(each for question in asked for each in question.aggregates), *later])
+    read = [each for question in asked for each in question.aggregates]
+    read += [each for rows in kept for each in rows.later]
+    window, events = _joint_window(read), dict.fromkeys(each.name.parts[0] for each in read)
     weights = WEIGHT if weighs else None
     outputs = tuple(labels) if asked[1:] else ()
-    return LabelQuery(sql, window, node_type, target_type, "--predict", weights, outputs)
+    named = tuple(filter(None, map(tables.named, events)))
+    return LabelQuery(sql, window, node_type, target_type, "--predict", weights, outputs, named)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ window, and no window exceeds the data. Labels cover (t, t + window].
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 _SAME = 1e-6  # relative difference of sums in another order
 _MOST_TIMES = 100_000
 _MOST_NAMES = 20  # of tables in a message
-_BY_CHANCE = 1e-4  # probability of equal labels above which events are rare, not missing
+_BY_CHANCE = 1e-4  # probability of no events above which they are rare, not missing
 _LEAK = 0.999  # share of rows in which a feature equals the label
 
 
@@ -140,7 +141,7 @@ def write_labels(
         if len(spans) > 1:
             asked_at = f"at {len(spans)} times, {spans[0]} to {spans[-1]}"
         lines.append(f"{split}: {count(num_rows, 'row')} {asked_at}")
-    lines += unrecorded
+    lines += [*tables.notes, *unrecorded]
     if num_unknown:
         lines.append(f"{num_unknown:,} rows of unknown {columns.node_type} are left out")
     dropped = tables.num_rows - len(rows)
@@ -290,6 +291,7 @@ class _Tables:
         self._id_columns = {table.id for table in manifest.node_types.values()}
         self._id_columns |= {column for table in edges for column in (table.source, table.target)}
         self.num_rows = 0
+        self.notes: list[str] = []
 
     def __enter__(self) -> _Tables:
         for name, table in table_names(self._manifest).items():
@@ -371,17 +373,24 @@ class _Tables:
             for name, time in self._timed.items()
         )
         first, last = self._one(f"SELECT min(first), max(last) FROM ({spans})")
+        what = "the tables"
+        for table in self._query.events:
+            if (ended := self._end_of(table, last)) is not None:
+                last, what = ended, table
+                self.notes.append(
+                    f"{table} ends at {_shown(ended)}, before other tables, and so do windows"
+                )
         step, length = f"INTERVAL '{times.every}'", f"INTERVAL '{window}'"
         val, test = f"TIMESTAMP '{times.val}'", f"TIMESTAMP '{times.test}'"
         for end, name, at in ((test, "--val", val), (f"TIMESTAMP '{last}'", "--test", test)):
             (is_late,) = self._one(f"SELECT {at} + {length} > {end}")
             if is_late:
-                given, what = (times.val, f"--test={times.test}")
+                given, past = (times.val, f"--test={times.test}")
                 if name == "--test":
-                    given, what = (times.test, f"the last row of the tables at {last}")
+                    given, past = (times.test, f"the last row of {what} at {last}")
                 raise ConfigError(
                     f"{name}={str(given)!r} is invalid: its window of {window} reaches past "
-                    f"{what}. Set an earlier time or a shorter window.",
+                    f"{past}. Set an earlier time or a shorter window.",
                     id="labels-window-overlap",
                 )
         limit = times.num_eval_times or _MOST_TIMES
@@ -405,6 +414,17 @@ class _Tables:
                 id="labels-no-training-time",
             )
         return found
+
+    def _end_of(self, name: str, last: datetime) -> datetime | None:
+        """The last event of a table if the time from then on to `last` is too long for chance."""
+        time = self._timed[name]
+        begin, end, num = self._one(
+            f'SELECT min("{time}"), max("{time}"), count(DISTINCT "{time}") FROM "{name}"'
+        )
+        if num < 2:
+            return None
+        gap = (end - begin) / (num - 1)
+        return end if (last - end) / gap > -math.log(_BY_CHANCE) else None
 
     def run(self, times: Sequence[datetime], into: str = "asked") -> pa.Schema:
         """Stores the result of the query for some times as a table; returns its columns."""

@@ -96,7 +96,7 @@ def _expected(folder: Path, window: int) -> list[tuple[str, pd.Timestamp, str, p
     purchases = pd.read_csv(folder / "purchases.csv", parse_dates=["day"])
     span, step = window * DAY, 10 * DAY
     first = min(users.joined.min(), purchases.day.min())
-    last = max(users.joined.max(), purchases.day.max())
+    last = purchases.day.max()
     times = [("train", VAL - span - k * step) for k in range(20) if VAL - span - k * step >= first]
     times += [("val", VAL + k * step) for k in range(20) if VAL + k * step + span <= TEST]
     times += [("test", TEST + k * step) for k in range(20) if TEST + k * step + span <= last]
@@ -212,6 +212,27 @@ def test_other_questions_have_no_horizons(
 ) -> None:
     assert _ask(shop, question, "--horizons", "2") != 0
     assert ids_of(capsys.readouterr().err) == ("labels-horizons",)
+
+
+def test_windows_end_with_the_events_of_the_question(
+    shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also if other tables go on, unless a gap as long is usual."""
+    assert _ask(shop, "count(purchases) over 10d") == 0
+    expected = _read(shop)
+    users = pd.read_csv(shop / "users.csv", parse_dates=["joined"])
+    users.loc[0, "joined"] = START + 140 * DAY
+    users.to_csv(shop / "users.csv", index=False)
+    capsys.readouterr()
+    assert _ask(shop, "count(purchases) over 10d", "--overwrite") == 0
+    assert "purchases ends at 2024-04-30, before other tables" in capsys.readouterr().out
+    assert _read(shop).timestamp.max() == expected.timestamp.max()
+    purchases = pd.read_csv(shop / "purchases.csv", parse_dates=["day"])
+    last = purchases.day.max()
+    purchases[(last - purchases.day).dt.days % 20 == 0].to_csv(shop / "purchases.csv", index=False)
+    assert _ask(shop, "count(purchases) over 10d", "--overwrite") == 0
+    assert "before other tables" not in capsys.readouterr().out
+    assert _read(shop).timestamp.max() > expected.timestamp.max()
 
 
 def test_several_questions_are_outputs_of_one_label(
