@@ -162,8 +162,10 @@ def fit_blend(scores: Mapping[str, np.ndarray], judge: Judge, constant: np.ndarr
     """Chooses the best rung, then adds others while each lowers the loss by a standard error,
     with the weight of least loss among those that do.
 
-    A rung alone, and the sum of several, are calibrated if that lowers the loss by a standard
-    error.
+    LightGBM, the simpler of the two learned rungs, then gets as much weight as raises the loss by
+    at most a standard error (the one-standard-error rule of Breiman et al., "Classification and
+    Regression Trees", 1984). A rung alone, and the sum of several, are calibrated if that lowers
+    the loss by a standard error.
 
     Args:
         scores: float [num_rows, num_outputs] by rung, of the validation rows. Of equally good
@@ -188,7 +190,20 @@ def fit_blend(scores: Mapping[str, np.ndarray], judge: Judge, constant: np.ndarr
         name, weight = added = min(better, key=lambda key: judge.mean(tried[key]))
         weights = {each: (1 - weight) * w for each, w in weights.items()} | {name: float(weight)}
         mixed, current = (1 - weight) * mixed + weight * calibrated[name], tried[added]
+    if GNN in weights and TREES in scores:
+        of_trees = weights.get(TREES, 0.0)
+        more = [weight for weight in _WEIGHTS[::-1] if weight > of_trees > 0]
+        for total in (1.0, *more):
+            left = (1 - total) / (1 - of_trees)
+            simpler = left * mixed + (1 - left) * calibrated[TREES]
+            losses_of_simpler = judge.losses(simpler)
+            if not judge.is_better(losses_of_simpler - current):
+                weights = {name: left * weight for name, weight in weights.items() if left > 0}
+                weights[TREES] = float(total)
+                mixed, current = simpler, losses_of_simpler
+                break
     if len(weights) == 1:
+        (best,) = weights
         is_better = judge.is_better(judge.losses(scores[best]) - current)
         return Blend({best: shares[best] if is_better else Share(1.0)}, tuple(constant.tolist()))
     chosen = {

@@ -59,6 +59,36 @@ def test_a_blend_that_gains_no_standard_error_is_not_taken() -> None:
     assert blend.is_gnn
 
 
+@pytest.mark.parametrize(("noise", "share"), [(1.0, 1.0), (0.93, 1.0), (0.5, 0.0)])
+def test_lightgbm_predicts_alone_where_the_gnn_gains_no_standard_error(
+    noise: float, share: float
+) -> None:
+    """The errors of both are those of LightGBM, so that blending gains nothing."""
+    rng = np.random.default_rng(0)
+    labels, errors = rng.normal(size=(2, 60, 1))
+    scores = {TREES: labels + errors * rng.uniform(0.5, 1.5, errors.shape)}
+    scores[GNN] = labels + noise * (scores[TREES] - labels)
+    scores[GNN][::7] += errors[::7]
+    blend = fit_blend(scores, _judge(labels), np.zeros(1))
+    assert blend.shares == {TREES if share else GNN: Share(1.0)}
+
+
+def test_lightgbm_gets_the_largest_weight_within_a_standard_error() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.normal(size=(100, 1))
+    scores = {name: labels + rng.normal(size=(100, 1)) for name in (TREES, GNN)}
+    judge = _judge(labels)
+    shares = fit_blend(scores, judge, np.zeros(1)).shares
+    assert 0.5 < shares[TREES].weight < 1
+
+    def losses(weight: float) -> np.ndarray:
+        return judge.losses(weight * scores[TREES] + (1 - weight) * scores[GNN])
+
+    best = min((losses(weight) for weight in np.arange(0, 1, 0.05)), key=judge.mean)
+    assert not judge.is_better(losses(shares[TREES].weight) - best)
+    assert judge.is_better(losses(shares[TREES].weight + 0.05) - best)
+
+
 def test_of_equal_rungs_the_simplest_is_chosen() -> None:
     labels = np.random.default_rng(0).normal(size=(NUM, 1))
     same = np.zeros((NUM, 1))
