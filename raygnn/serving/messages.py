@@ -252,11 +252,13 @@ class ExplainedEdge(BaseModel):
 
 
 class Explained(BaseModel):
-    """An explanation; see the tables of `raygnn explain`."""
+    """An explanation of a node, or of a pair with both ids; see the tables of `raygnn explain`."""
 
     model_config = ConfigDict(extra="allow")
 
     id: NodeId | None = None
+    from_id: NodeId | None = None
+    to_id: NodeId | None = None
     time: Moment | None = None
     prediction: int | float | str
     score: float

@@ -30,7 +30,17 @@ from raygnn.models.hetero import CONVS
 from raygnn.serving import compaction
 from raygnn.serving.answers import Answers
 from raygnn.serving.compaction import overrides_of
-from raygnn.serving.messages import Embed, NewRows, Predict, Question, Refused, Score, TopK
+from raygnn.serving.messages import (
+    Embed,
+    Explain,
+    ExplainedRows,
+    NewRows,
+    Predict,
+    Question,
+    Refused,
+    Score,
+    TopK,
+)
 from raygnn.serving.records import Recorder
 from raygnn.trained_model import TrainedModel
 from tests.errors import raises
@@ -263,6 +273,9 @@ def test_any_nodes_and_pairs_are_predicted_as_among_all(case: Case) -> None:
             answer = _answer(answers, Predict.parse(json.dumps({"pairs": pairs}).encode()))
             assert _values(answer, "prediction") == pytest.approx(predicted, rel=1e-3, abs=1e-4)
             assert [(row["source_id"], row["target_id"]) for row in answer] == pairs
+            (explained,) = _answer(answers, Explain(nodes=pairs[:1]))
+            assert (explained["from_id"], explained["to_id"]) == pairs[0]
+            ExplainedRows.model_validate({"rows": [explained]})
         if case.task == "links":
             assert len(_answer(answers, TopK(anchors=users.tolist(), k=2))) == 2 * len(users)
 
