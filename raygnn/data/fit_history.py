@@ -94,11 +94,12 @@ class _Fitting:
         unit = None if self.times is None else time_unit(self.bundle, TIME)
         paths = list(self._paths(node_type))
         if is_brief:
-            paths = [path for path in paths if len(path) == 1 and self._has_time(path[0])]
+            paths = [path for path in paths if self._has_time(path[0])]
         tables = [self.arrays.table_of(path[0]) for path in paths]
         events = []
         for path, table in zip(paths, tables, strict=True):
-            name = table if tables.count(table) == 1 else f"{table} by {path[0][1]}"
+            by = " of ".join(relation for _, relation, _ in path)
+            name = table if tables.count(table) == 1 else f"{table} by {by}"
             found = self.arrays.events(path)
             attributes = tuple(self._attributes(name, path, is_brief=is_brief))
             gap = self._mean_gap(found)
@@ -201,10 +202,13 @@ class _Fitting:
         return num_nodes <= MAX_CODES and len(times) >= _ROWS_PER_NODE * num_nodes
 
     def _others(self, node_type: str, events: Sequence[EventSpec]) -> Iterator[OtherSpec]:
-        """The nodes that the node or its latest events refer to, each type once."""
+        """The nodes that the node refers to and, of other types, those of its latest events."""
         ends: list[tuple[str, int | None, EdgeType | None, str]] = []
-        for reference in self._references(node_type, None):
-            ends.append((reference[2], None, reference, reference[2]))
+        references = list(self._references(node_type, None))
+        types = [reference[2] for reference in references]
+        for reference in references:
+            name = reference[2] if types.count(reference[2]) == 1 else reference[1]
+            ends.append((name, None, reference, reference[2]))
         for i, spec in enumerate(events):
             source = spec.path[0][0]
             if self.arrays.events(spec.path).times is None:
@@ -214,8 +218,8 @@ class _Fitting:
                 ends.append((f"{spec.name}.{reference[2]}", i, reference, reference[2]))
         seen = {node_type}
         for name, position, edge_type, other in ends:
-            if other in seen or (
-                position is not None and self._is_new(events[position], edge_type)
+            if position is not None and (
+                other in seen or self._is_new(events[position], edge_type)
             ):
                 continue
             seen.add(other)

@@ -155,6 +155,32 @@ def test_other_ends_have_the_columns_of_their_own_history(tmp_path: Path) -> Non
         assert found[row, position] == known.sum()
 
 
+def test_both_people_of_a_loan_have_the_events_of_their_other_loans(tmp_path: Path) -> None:
+    """A loan knows the reminders of all loans that its borrower and its guarantor take part in."""
+    rng, loans, reminders = np.random.default_rng(5), np.arange(60), np.arange(400)
+    people = {role: rng.integers(0, 12, len(loans)) for role in ("borrower", "guarantor")}
+    loan, day = rng.integers(0, len(loans), len(reminders)), rng.integers(0, 40, len(reminders))
+    nodes = {
+        "person": node_rows(np.arange(12), {"x": rng.random((12, 1), np.float32)}),
+        "loan": node_rows(loans, time=loans % 20),
+        "reminder": node_rows(reminders, time=day),
+    }
+    edges = {("loan", role, "person"): edge_rows(loans, people[role]) for role in people}
+    edges["reminder", "about", "loan"] = edge_rows(reminders, loan, time=day)
+    bundle = ingest_tables(tmp_path, GraphTables(nodes, edges), reverse_edges=True)
+    asked = rng.integers(0, len(loans), 90), rng.integers(0, 40, 90)
+    history = History(bundle, fit_history(bundle, "loan", "x", *asked))
+    assert len(set(history.names)) == len(history.names)
+    found = history.columns(*asked)
+    for role, through in ((a, b) for a in people for b in people):
+        name = f"{role}: reminder by about of {through} count all"
+        column = found[:, history.names.index(name)]
+        for row, (node, time) in enumerate(zip(*asked, strict=True)):
+            is_own = people[through][loan] == people[role][node]
+            known = is_own & (np.maximum(day, loan % 20) <= time)
+            assert column[row] == np.count_nonzero(known)
+
+
 def test_few_ends_are_categories_by_id_in_any_order_of_their_table(tmp_path: Path) -> None:
     rng, days = np.random.default_rng(0), np.arange(200) // 4
     user, shop = rng.integers(0, _USERS, 200), rng.integers(0, _SHOPS, 200)
