@@ -50,18 +50,15 @@ def config_parser(prog: str, usage: str, examples: str) -> argparse.ArgumentPars
 def add_output_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     group.add_argument("--quiet", action="store_true", help="print warnings and errors only")
-    group.add_argument(
-        "--log-format", choices=["text"], help="one line per event, also on a terminal"
-    )
 
 
 @contextmanager
 def printing_as(options: argparse.Namespace, *, live: bool = False) -> Iterator[None]:
-    """Applies `--quiet` and `--log-format` while a block runs; else `live` shows a live view."""
+    """Applies `--quiet` while a block runs; else `live` shows a live view."""
     if options.quiet:
         with printing(print_nothing):
             yield
-    elif live and options.log_format is None and shows_live_view():
+    elif live and shows_live_view():
         from raygnn.live_view import live_view
 
         with live_view() as printer, printing(printer):
