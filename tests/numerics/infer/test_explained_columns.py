@@ -23,7 +23,7 @@ from raygnn.data.tables.graph_tables import (
 )
 from raygnn.inference.explain.explanations import Explanations
 from raygnn.loops.blend import Blend, Share
-from raygnn.loops.tasks import label_task
+from raygnn.loops.tasks import blended_task
 from tests.numerics.infer.conftest import dates
 
 NUM_ACCOUNTS, NUM_PAGES, LAST_DAY, WINDOW = 300, 12, 330, 30
@@ -110,7 +110,7 @@ def blended(tmp_path_factory: pytest.TempPathFactory) -> Any:
         if cause not in made:
             with pytest.MonkeyPatch.context() as patch:
                 shares = {"gnn": Share(0.4), "lightgbm": Share(0.6)}
-                patch.setattr(label_task, "fit_blend", lambda *args: Blend(shares, (0.0, 0.0)))
+                patch.setattr(blended_task, "fit_blend", lambda *args: Blend(shares, (0.0, 0.0)))
                 made[cause] = trained(tmp_path_factory.mktemp(cause), cause)
         return made[cause]
 
