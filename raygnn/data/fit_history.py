@@ -132,7 +132,7 @@ class _Fitting:
         return any(TIME in self.bundle.columns(t) for t in (edge_type, edge_type[0]))
 
     def _is_reference(self, edge_type: EdgeType) -> bool:
-        """Whether each source leads to at most one node, which is no event of the source."""
+        """Whether each source leads to at most one node, which is not an event of the source."""
         is_back = edge_type[1].startswith(REVERSE_PREFIX)
         if is_back and any(TIME in self.bundle.columns(t) for t in (edge_type, edge_type[2])):
             return False

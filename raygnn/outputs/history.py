@@ -1,4 +1,4 @@
-"""What a run keeps of its metrics: `history.jsonl`, and rows for the charts of its page."""
+"""The history of a run's metrics: `history.jsonl`, and rows for the charts of its page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report shows of the data of a run: types, degrees and splits."""
+"""The data of a run in its report: types, degrees and splits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run as its folder tells it: metrics, history and config."""
+"""A run read from its folder: metrics, history and config."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class EventIntake:
             self._stops.wait(max(rest_s, 0.0))
 
     def _follow(self) -> None:
-        """Reads what other programs have appended. At most every minute, a warning tells of rows
+        """Reads what other programs have appended. At most every minute, a warning names rows
         that do not fit.
         """
         before = self._rows.num_refused
