@@ -430,8 +430,6 @@ def components_of(config: Config) -> Iterator[tuple[KeyPath, str, Component]]:
     yield from _listed((), config, "loss", "metric", "logger", "callback")
     if config.data.component is not None:
         yield ("data",), "dataset", config.data.component
-    if config.sampling.component is not None:
-        yield ("sampling",), "sampler", config.sampling.component
 
 
 def _listed(

@@ -51,7 +51,7 @@ def _full_batches(config: Sections) -> Iterable[Problem]:
 def _layers_equal_hops(config: Sections) -> Iterable[Problem]:
     num_layers = config.model.args.get("num_layers")
     is_built_in = config.model.type in SLOTS["model"].names
-    if not is_built_in or not config.sampling.draws_neighbors or num_layers is None:
+    if not is_built_in or config.sampling.is_full or num_layers is None:
         return
     hops = config.sampling.num_hops
     if num_layers != hops:
@@ -184,7 +184,7 @@ def _rules_of_mode(
         Rule(f"{area}-task", "task.type", lambda c: c.data.mode == mode and _other_task(c),
              task, "Set data.mode to in_memory"),
         Rule(f"{area}-sampler", "sampling.type",
-             lambda c: c.data.mode == mode and not c.sampling.draws_neighbors,
+             lambda c: c.data.mode == mode and c.sampling.is_full,
              f"data.mode is {mode}, and {sampler}", "Remove it, or set data.mode to in_memory"),
         Rule(f"{area}-sweep", "data.mode", lambda c: c.tune and c.data.mode == mode,
              sweep, f"Set it to in_memory, and {uri}"),

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
-from raygnn.config.section import Component, NonEmptyText, PositiveWhole, Rule, Section, Whole
+from raygnn.config.section import NonEmptyText, PositiveWhole, Rule, Section, Whole
 from raygnn.errors import Problem, RuleError
 
 PositiveNumber = Annotated[int, Field(gt=0)] | Annotated[float, Field(gt=0)]
@@ -101,13 +101,6 @@ def overridden_fanouts(fanouts: Any, own: Any) -> Any:
     return fanouts_by_type(fanouts) | own if isinstance(own, dict) else own
 
 
-#: `sampling.type` of training on the whole graph.
-FULL = "full"
-
-#: `sampling.type` of draws that all nodes of a hop share.
-LABOR = "labor"
-
-
 class TemporalSampling(Section):
     """Samples only neighbors that are not later than their seed.
 
@@ -164,9 +157,7 @@ class Sampling(Section):
             batch. For tasks of nodes, not of links.
         type: Null samples the neighbors of each node independently. With `labor`, all nodes of a
             hop share one random number per neighbor, for batches with fewer nodes (layer-neighbor
-            sampling). `full` computes each step on the whole graph, for all training seeds. Or the
-            dotted path of your own sampler (torch_geometric.sampler.BaseSampler).
-        args: Arguments of `type`.
+            sampling). `full` computes each step on the whole graph, for all training seeds.
     """
 
     fanouts: FanoutsSetting = DEFAULT_FANOUTS
@@ -175,8 +166,7 @@ class Sampling(Section):
     temporal: TemporalSampling | None = None
     ppr: PprSampling | None = None
     disjoint: bool = False
-    type: NonEmptyText | None = None
-    args: dict[str, Any] = Field(default_factory=dict)
+    type: Literal["labor", "full"] | None = None
 
     # fmt: off
     rules = (
@@ -191,22 +181,10 @@ class Sampling(Section):
              "Remove it, or sampling.type"),
         Rule("sampling-full-draws-nothing", "disjoint replace temporal weight", lambda s: s.is_full,
              "sampling.type is full, which takes all edges", "Remove it, or sampling.type"),
-        Rule("sampling-own-sampler", "disjoint temporal weight", lambda s: s.component,
-             "your own sampler does not receive it", "Remove it, or sampling.type"),
         Rule("sampling-ppr-temporal", "temporal", lambda s: s.ppr,
              "sampling.ppr counts walks over edges of all times", "Remove one of the two"),
-        Rule("sampling-arguments-alone", "args", lambda s: s.component is None,
-             "they are arguments of your own sampler, but sampling.type is not set",
-             "Remove them, or set it"),
     )
     # fmt: on
-
-    @property
-    def component(self) -> Component | None:
-        """`type` and `args` as a component of slot `sampler`; None with raygnn's own sampling."""
-        if self.type is None or self.type in (FULL, LABOR):
-            return None
-        return Component(type=self.type, args=self.args)
 
     @property
     def takes_latest(self) -> bool:
@@ -215,16 +193,12 @@ class Sampling(Section):
 
     @property
     def is_full(self) -> bool:
-        return self.type == FULL
+        return self.type == "full"
 
     @property
     def is_labor(self) -> bool:
         """Whether all nodes of a hop share one random number per neighbor."""
-        return self.type == LABOR
-
-    @property
-    def draws_neighbors(self) -> bool:
-        return self.component is None and not self.is_full
+        return self.type == "labor"
 
     @property
     def num_hops(self) -> int:

@@ -192,11 +192,6 @@ SLOTS: Mapping[str, Slot] = MappingProxyType(
             takes_functions=True,
             any_user_class=True,
         ),
-        "sampler": Slot(
-            "sampling",
-            ("torch_geometric.sampler.BaseSampler",),
-            injected=frozenset({"graph", "fanouts", "replace"}),
-        ),
     }
 )
 

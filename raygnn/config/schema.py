@@ -93,6 +93,7 @@ REMOVED_KEYS: Mapping[KeyPath, tuple[Any, str]] = {
         "in",
         "Set data.reverse_edges: true, and fanouts of 0 for the edge types that carry no messages",
     ),
+    ("sampling", "args"): ({}, "raygnn's own sampler takes no arguments"),
     ("checkpoint", "keep_last_n"): (1, "Set checkpoint.keep"),
 }
 

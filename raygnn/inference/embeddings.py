@@ -213,10 +213,7 @@ class NodeEncoder:
             return self._has_own_batches
         if not self._is_layered([node_type]):
             return True
-        config = self.applied.env.loaded.config
-        return (
-            config.sampling.component is None and len(ids) <= config.loader_plan("test").batch_size
-        )
+        return len(ids) <= self.applied.env.loaded.config.loader_plan("test").batch_size
 
     def encoded(self, node_types: Sequence[str]) -> closing[Embeddings]:
         """Rows of all nodes of some types, by dense id."""

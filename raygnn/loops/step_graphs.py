@@ -51,7 +51,7 @@ def obstacles(config: Config, module: nn.Module) -> list[str]:
     own_losses = [term.type for term in config.losses if "." in term.type]
     settings = {
         "scaling.gradients='ddp'": overlaps,
-        f"sampling.type={config.sampling.type!r}": not config.sampling.draws_neighbors,
+        f"sampling.type={config.sampling.type!r}": config.sampling.is_full,
         f"training.precision={training.precision!r}": training.precision == "fp16-mixed",
         f"training.grad_reduction={training.combined_by!r}": "." in training.combined_by,
         f"losses.type={', '.join(own_losses)!r}": bool(own_losses),

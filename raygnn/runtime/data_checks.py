@@ -55,8 +55,7 @@ def check_schema(loaded: LoadedConfig, uri: str) -> None:
         assert isinstance(model_class, type)
         num_node_types = len(manifest.node_types)
         check_types(config.model.type, model_class, num_node_types, len(edge_types))
-    if config.sampling.component is None:
-        _check_fanouts(config, edge_types)
+    _check_fanouts(config, edge_types)
 
 
 def _check_fanouts(config: Config, edge_types: Sequence[EdgeType]) -> None:
@@ -212,10 +211,9 @@ def find_spec(loaded: LoadedConfig, bundle: Bundle) -> ModelSpec | None:
     if kind is None:
         return None
     tables, bundle = bundle, neighborhood_graph(config, bundle)
-    if config.sampling.component is None:
-        _check_fanouts(config, bundle.edge_types)
-        if (temporal := config.sampling.temporal) is not None and temporal.window is not None:
-            window_as_time(temporal.window, time_unit(bundle, temporal.column))
+    _check_fanouts(config, bundle.edge_types)
+    if (temporal := config.sampling.temporal) is not None and temporal.window is not None:
+        window_as_time(temporal.window, time_unit(bundle, temporal.column))
     target = kind.find(bundle, config, kind.Arguments.of(config.task.args))
     if config.evaluates_by_layers:
         from raygnn.loops.tasks.exact_encoding import check_exact_class

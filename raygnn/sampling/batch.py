@@ -21,7 +21,7 @@ class NodeRecord(TensorRecord):
     Attributes:
         n_id: int64 [num_nodes], dense ids.
         num_seeds: distinct seeds of this type; all nodes if the batch is the whole graph.
-        num_sampled: number of seeds, then of new nodes per hop; None if the sampler does not count.
+        num_sampled: number of seeds, then of new nodes per hop.
         columns: by name, [num_nodes, ...] features, sparse if the model accepts sparse ones. Types
             without features have only n_id. `StoredRows` on the way to a device.
         seed: int64 [num_nodes], number of the seed whose neighborhood has the node, with disjoint
@@ -34,7 +34,7 @@ class NodeRecord(TensorRecord):
 
     n_id: Tensor
     num_seeds: int
-    num_sampled: list[int] | None
+    num_sampled: list[int]
     columns: dict[str, Tensor | SparseFeatures]
     seed: Tensor | None = None
     seed_time: Tensor | None = None
@@ -60,8 +60,8 @@ class EdgeRecord(TensorRecord):
     Attributes:
         edge_index: int64 [2, num_edges], local ids (source, destination), by ascending destination.
         dst_ptr: int64 [num_dst + 1], start of each destination's edges.
-        e_id: int64 [num_edges], CSC positions; None if unknown to the sampler.
-        num_sampled: new edges per hop; None if the sampler does not count.
+        e_id: int64 [num_edges], CSC positions.
+        num_sampled: new edges per hop.
         dst_degree: float32, in-degrees of the first nodes of the destination type: those that
             sampled edges, or all if sources have the same type. Counted in the whole graph along
             messages; with temporal sampling, without later edges.
@@ -73,8 +73,8 @@ class EdgeRecord(TensorRecord):
 
     edge_index: Tensor
     dst_ptr: Tensor
-    e_id: Tensor | None
-    num_sampled: list[int] | None
+    e_id: Tensor
+    num_sampled: list[int]
     dst_degree: Tensor
     columns: dict[str, Tensor]
     src_degree: Tensor | None = None

@@ -80,10 +80,10 @@ class BatchAssembler:
         seed_index = subgraph.seed_index.get(node_type, np.empty(0, np.int64))
         of_seed, times = subgraph.seed, subgraph.seed_time
         columns = self._columns_of(node_type, self._wanted(node_type, labels=False), nodes)
-        num_sampled = subgraph.num_sampled_nodes.get(node_type)
+        num_sampled = subgraph.num_sampled_nodes[node_type]
         # distinct seeds have the local ids 0, 1, 2...
         num_seeds = int(seed_index.max(initial=-1)) + 1
-        if num_sampled is not None and subgraph.num_added_edges is not None:
+        if subgraph.num_added_edges is not None:
             num_seeds = num_sampled[0]
         if self._past is not None and node_type == self._past[0]:
             assert times is not None
@@ -98,16 +98,14 @@ class BatchAssembler:
         )
 
     def _edges(self, subgraph: SampledSubgraph, edge_type: EdgeType) -> EdgeRecord:
-        e_id = subgraph.edge.get(edge_type)
-        if e_id is None:
-            self._check_no_columns(edge_type)
+        e_id = subgraph.edge[edge_type]
         return EdgeRecord(
             edge_index=torch.from_numpy(subgraph.edge_index[edge_type]),
             dst_ptr=torch.from_numpy(subgraph.dst_ptr[edge_type]),
-            e_id=None if e_id is None else torch.from_numpy(e_id),
-            num_sampled=subgraph.num_sampled_edges.get(edge_type),
+            e_id=torch.from_numpy(e_id),
+            num_sampled=subgraph.num_sampled_edges[edge_type],
             dst_degree=self._dst_degree(subgraph, edge_type),
-            columns={} if e_id is None else self._columns_of(edge_type, self._edge_columns, e_id),
+            columns=self._columns_of(edge_type, self._edge_columns, e_id),
             src_degree=self._src_degree(subgraph, edge_type) if self._src_degrees else None,
         )
 
@@ -141,14 +139,6 @@ class BatchAssembler:
             for column, name in wanted.items()
             if column in have
         }
-
-    def _check_no_columns(self, edge_type: EdgeType) -> None:
-        for column in self._edge_columns.keys() & self._features.columns(edge_type).keys():
-            raise DataError(
-                f"column {column!r} of {edge_type_name(edge_type)} cannot be read: the sampler "
-                f"of sampling.type does not return edge ids. Fill edge in its SamplerOutput.",
-                id="sampling-edge-ids-missing",
-            )
 
     def _rows(self, type_: str | EdgeType, column: str, ids: np.ndarray) -> Any:
         sparse = None  # columns of edges are dense

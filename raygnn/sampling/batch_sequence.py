@@ -23,7 +23,6 @@ from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.padding import Padding
 from raygnn.sampling.prefetch import DeviceCopies, map_ahead
 from raygnn.sampling.protocols import SampledSubgraph, SampleRequest
-from raygnn.sampling.pyg import ForeignSampler
 from raygnn.sampling.rng import (
     RNG_VERSION,
     BatchKey,
@@ -382,13 +381,13 @@ class SampledSequence(BatchSequence[BatchT]):
             repeat their micro-batches, with the same neighbors and negatives, in another order.
         shared_leaves: node types whose nodes appear once in the last hop, because the model reads
             the same of them for all seeds.
-        pads: give batches few shapes, see `Padding`; needs a `NeighborSampler`.
+        pads: give batches few shapes, see `Padding`.
     """
 
     def __init__(
         self,
         num_examples: int,
-        sampler: NeighborSampler | ForeignSampler,
+        sampler: NeighborSampler,
         *,
         samples: SamplesOfSplit | None = None,
         src_degrees: bool = False,
@@ -417,7 +416,6 @@ class SampledSequence(BatchSequence[BatchT]):
     @property
     def sample_settings(self) -> dict[str, Any]:
         """Settings that determine stored neighborhoods, by config key if there is one."""
-        assert isinstance(self.sampler, NeighborSampler)
         of_sampler = dict(self.sampler.settings)
         return {
             "graph": of_sampler.pop("graph"),
@@ -432,23 +430,19 @@ class SampledSequence(BatchSequence[BatchT]):
 
     @cached_property
     def _padding(self) -> Padding:
-        assert isinstance(self.sampler, NeighborSampler)
         return Padding(self._sampled(0, 0, self.request(0, 0)), self.sampler.graph)
 
     def with_own_draws(self, request: SampleRequest) -> SampleRequest:
         """Outside training, the draws of a disjoint sampler depend on each seed and its time only,
         so that every evaluation and every prediction samples the same, in any batch.
         """
-        is_disjoint = isinstance(self.sampler, NeighborSampler) and self.sampler.disjoint
-        if self.shuffle or not is_disjoint:
+        if self.shuffle or not self.sampler.disjoint:
             return request
         times = request.times or {}
         salts = {name: seed_salts(ids, times.get(name)) for name, ids in request.seeds.items()}
         return replace(request, key=fixed_key(self.seed), salts=salts)
 
     def _sampled(self, epoch: int, index: int, request: SampleRequest) -> SampledSubgraph:
-        if not isinstance(self.sampler, NeighborSampler):
-            return self.sampler.sample(**request.arguments)
         if self._samples is None:
             subgraph = self.sampler.sample(**request.arguments)
         else:

@@ -9,7 +9,6 @@ from typing import TypeVar
 import numpy as np
 
 from raygnn.data.edge_types import EdgeType
-from raygnn.errors import DataError
 from raygnn.sampling.batch import Batch, Block, EdgeCounts, EdgeRecord, HeteroBlock, NodeBatch
 from raygnn.sampling.sparse_features import SparseFeatures
 
@@ -22,8 +21,7 @@ def blocks_of(batch: Batch) -> list[Block]:
     """Blocks of a batch with one node type and one edge type, in the order of the layers.
 
     blocks[0], of the first layer, has all edges; blocks[-1] only those into the seeds. They are
-    nested prefixes of the batch's edge lists and share its tensors. Raises a DataError if the
-    batch's sampler does not count its hops.
+    nested prefixes of the batch's edge lists and share its tensors.
     """
     ((edge_type, _),) = batch.edges.items()
     return [block.blocks[edge_type] for block in hetero_blocks_of(batch)]
@@ -76,14 +74,9 @@ def _block(
 
 
 def with_counts(batch: BatchT) -> BatchT:
-    """Adds all sizes that layers need, so that no layer waits for a device to count them.
-
-    Batches whose sampler does not count hops are returned unchanged.
-    """
+    """Adds all sizes that layers need, so that no layer waits for a device to count them."""
     if isinstance(batch, NodeBatch) and batch.views:
         batch = replace(batch, views=tuple(with_counts(view) for view in batch.views))
-    if any(nodes.num_sampled is None for nodes in batch.nodes.values()):
-        return batch
     up_to = {name: _up_to_each_hop(nodes.num_sampled) for name, nodes in batch.nodes.items()}
     padded = batch.num_added_edges is not None
     edges = {
@@ -105,9 +98,7 @@ def with_counts(batch: BatchT) -> BatchT:
 
 def _counts(
     edges: EdgeRecord, num_nodes: list[int], edge_type: EdgeType, *, padded: bool
-) -> tuple[EdgeCounts, ...] | None:
-    if edges.num_sampled is None:
-        return None
+) -> tuple[EdgeCounts, ...]:
     src, dst = edges.edge_index.numpy()
     loops = np.flatnonzero(src == dst) if edge_type[0] == edge_type[2] else _NONE
     num_loops = np.searchsorted(loops, _up_to_each_hop(edges.num_sampled)).tolist()
@@ -118,12 +109,5 @@ def _counts(
     return tuple(map(EdgeCounts, num_loops, num_reached))
 
 
-def _up_to_each_hop(num_sampled: list[int] | None) -> list[int]:
-    if num_sampled is None:
-        raise DataError(
-            "blocks of this batch cannot be made: its sampler does not count the nodes and edges "
-            "of each hop. Fill num_sampled_nodes and num_sampled_edges in its SamplerOutput, or "
-            "use a model that takes the sampled subgraph.",
-            id="sampling-hop-counts-missing",
-        )
+def _up_to_each_hop(num_sampled: list[int]) -> list[int]:
     return list(accumulate(num_sampled))

@@ -390,8 +390,7 @@ class TritonPadding(DevicePadding):
                 sampler.num_hops + 1, out.edge_index, num_edges,
                 has_one_type=edges.has_one_type, block=_BLOCK,
             )  # fmt: skip
-        if out.e_id is not None:
-            self._fill_rows(rows, sampler.e_id[edge_type], ("edges", edge_type), out.e_id)
+        self._fill_rows(rows, sampler.e_id[edge_type], ("edges", edge_type), out.e_id)
         _pad_starts[_grid(len(out.dst_ptr), _BLOCK)](
             sampler.dst_start[edge_type], sampler.counts, at_edges, at_nodes, dst.section,
             dst.number, dst.source, edges.per_hop, sampler.num_hops, out.dst_ptr,

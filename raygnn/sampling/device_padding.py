@@ -46,8 +46,7 @@ class DevicePadding:
             neighbor_type, _, node_type = edge_type
             self._fill_edges(edge_type, edges)
             self._fill_degrees(edge_type, batch.nodes[node_type].n_id, edges.dst_degree)
-            if edges.e_id is not None:
-                _name_rows(edges.columns, edges.e_id)
+            _name_rows(edges.columns, edges.e_id)
             if edges.src_degree is not None:
                 neighbors = batch.nodes[neighbor_type].n_id
                 edges.src_degree.copy_(self._src_degrees[edge_type][neighbors])
@@ -88,8 +87,7 @@ class DevicePadding:
         is_sampled = rows.number < have_of
         torch.where(is_sampled, src, added_src, out=out.edge_index[0])
         torch.where(is_sampled, col + move, added_dst, out=out.edge_index[1])
-        if out.e_id is not None:
-            out.e_id.copy_(rows.of(sampler.e_id[edge_type], have))
+        out.e_id.copy_(rows.of(sampler.e_id[edge_type], have))
         hop = dst.section
         added = (dst.number - have_dst[hop]).clamp(min=0)
         first_added = have[hop] + added * share[hop] + torch.minimum(added, rest[hop])

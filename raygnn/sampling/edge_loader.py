@@ -9,7 +9,6 @@ from typing import Unpack
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.sampler import BaseSampler
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.links.supervision import SeedEdges
@@ -17,7 +16,6 @@ from raygnn.errors import DataError
 from raygnn.sampling.batch import EdgeBatch
 from raygnn.sampling.batch_assembler import BatchAssembler
 from raygnn.sampling.batch_sequence import SampledOptions, SampledSequence
-from raygnn.sampling.link_loader import check_link_sampler
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.protocols import FeatureStore, GraphStore, SampleRequest
 from raygnn.sampling.seeds import check_seeds, edges_of_links
@@ -76,19 +74,18 @@ class EdgeLoader(SampledSequence[EdgeBatch]):
         features: FeatureStore,
         plan: EdgePlan,
         *,
-        sampler: NeighborSampler | BaseSampler,
+        sampler: NeighborSampler,
         columns: Mapping[str, str],
         edge_columns: Mapping[str, str],
         **options: Unpack[SampledOptions],
     ) -> None:
-        checked = check_link_sampler(sampler)
-        if checked.temporal is not None and plan.as_of is None and plan.edges.times is None:
+        if sampler.temporal is not None and plan.as_of is None and plan.edges.times is None:
             raise DataError(
                 "sampling.temporal is set, and the edges have no times. Declare the time of their "
                 "edge type or label edges in graph.yaml, or leave it out.",
                 id="links-no-times",
             )
-        super().__init__(len(plan.seeds), checked, **options)
+        super().__init__(len(plan.seeds), sampler, **options)
         self.plan = plan
         self._graph, self._features = graph, features
         self._assembler = BatchAssembler(

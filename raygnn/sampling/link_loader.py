@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.sampler import BaseSampler
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.hashing import splitmix64_array
@@ -32,7 +31,7 @@ from raygnn.sampling.negatives import (
     MinedNegatives,
     RandomNegatives,
 )
-from raygnn.sampling.neighbor_sampler import DISJOINT_LINKS, NeighborSampler
+from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.protocols import FeatureStore, GraphStore, SampledSubgraph, SampleRequest
 from raygnn.sampling.rng import BatchKey, batch_key, chain_key, text_key
 from raygnn.sampling.seeds import LinkSeeds, RowDraws, SeedKind, check_seeds, edges_of_links
@@ -122,15 +121,18 @@ class LinkLoader(SampledSequence[LinkBatch]):
         features: FeatureStore,
         supervision: SupervisionEdges,
         *,
-        sampler: NeighborSampler | BaseSampler,
+        sampler: NeighborSampler,
         columns: Mapping[str, str],
         edge_columns: Mapping[str, str] | None = None,
         plan: LinkPlan,
         **options: Unpack[SampledOptions],
     ) -> None:
-        sampler = check_link_sampler(sampler)
         if sampler.disjoint:
-            raise ConfigError(DISJOINT_LINKS, id="sampling-disjoint-links")
+            raise ConfigError(
+                "sampling.disjoint=True is invalid: a batch of links encodes each node once, for "
+                "all of its links. Set it to false.",
+                id="sampling-disjoint-links",
+            )
         if sampler.temporal is not None and supervision.times is None:
             raise DataError(
                 "sampling.temporal is set, and the links have no times. Declare the time of their "
@@ -383,17 +385,6 @@ class LinkLoader(SampledSequence[LinkBatch]):
             draw_probability=torch.from_numpy(probability),
             link_share=torch.from_numpy(self.link_share[offered]),
         )
-
-
-def check_link_sampler(sampler: NeighborSampler | BaseSampler) -> NeighborSampler:
-    """Raises a ConfigError unless the sampler can exclude links from their own messages."""
-    if not isinstance(sampler, NeighborSampler):
-        raise ConfigError(
-            f"sampling.type={type(sampler).__name__!r} is invalid: links are kept out of their "
-            "own messages by raygnn's sampler, and PyG's cannot leave edges out. Use raygnn's.",
-            id="sampling-links-sampler",
-        )
-    return sampler
 
 
 def _optional(values: np.ndarray | None) -> Tensor | None:

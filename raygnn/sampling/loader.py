@@ -8,7 +8,6 @@ from typing import Unpack
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.sampler import BaseSampler
 
 from raygnn.data.arrays import expect_random_reads
 from raygnn.data.bundle import SeedRows
@@ -24,7 +23,6 @@ from raygnn.sampling.device_sampler import graph_bytes, why_not
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.prefetch import copied_batch
 from raygnn.sampling.protocols import FeatureStore, GraphStore, SampleRequest
-from raygnn.sampling.pyg import ForeignSampler
 from raygnn.sampling.rng import BatchKey, chain_key, text_key
 from raygnn.sampling.seeds import check_seeds
 from raygnn.sampling.temporal import as_seed_times
@@ -74,7 +72,6 @@ class NeighborLoader(SampledSequence[NodeBatch]):
     Args:
         seeds: int64 [num_seeds], dense ids of the split, or positions in the rows of `plan`.
         node_type: type of the seeds.
-        sampler: raygnn's, or any PyG sampler with `sample_from_nodes`.
         columns: node columns to read, and their names in the batch.
         edge_columns: the same for edges.
         as_of: time of all seeds, with temporal sampling. Default: the seeds' times in the sampler's
@@ -93,7 +90,7 @@ class NeighborLoader(SampledSequence[NodeBatch]):
         seeds: np.ndarray,
         node_type: str,
         *,
-        sampler: NeighborSampler | BaseSampler,
+        sampler: NeighborSampler,
         columns: Mapping[str, str],
         edge_columns: Mapping[str, str] | None = None,
         as_of: int | float | None = None,
@@ -110,10 +107,8 @@ class NeighborLoader(SampledSequence[NodeBatch]):
             for array in of_rows:
                 if array is not None:
                     expect_random_reads(array)
-        if not isinstance(sampler, NeighborSampler):
-            sampler = ForeignSampler(sampler, graph.node_types, graph.edge_types)
         super().__init__(len(self.seeds), sampler, **options)
-        self._is_temporal = isinstance(sampler, NeighborSampler) and sampler.temporal is not None
+        self._is_temporal = sampler.temporal is not None
         self._times: np.ndarray | None = None  # times of nodes as seeds
         if plan is None and as_of is not None:
             self._times = np.broadcast_to(np.asarray(as_of), len(self.seeds))
@@ -129,7 +124,6 @@ class NeighborLoader(SampledSequence[NodeBatch]):
         sampler, device = self.sampler, self._device
         if not self._pads or device is None:
             return "steps that are not recorded"
-        assert isinstance(sampler, NeighborSampler)
         columns = ", ".join(self._assembler.columns_of_host())
         settings = {
             "several workers": self.world_size > 1,
@@ -224,12 +218,9 @@ def _joined(*parts: Generator[NodeBatch, None, None]) -> Generator[NodeBatch, No
 
 
 def _times_of(
-    features: FeatureStore,
-    node_type: str,
-    seeds: np.ndarray,
-    sampler: NeighborSampler | ForeignSampler,
+    features: FeatureStore, node_type: str, seeds: np.ndarray, sampler: NeighborSampler
 ) -> np.ndarray | None:
-    if not isinstance(sampler, NeighborSampler) or sampler.temporal is None:
+    if sampler.temporal is None:
         return None
     column = sampler.temporal.column
     if column not in features.columns(node_type):

@@ -10,38 +10,19 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-from torch_geometric.sampler import (
-    BaseSampler,
-    EdgeSamplerInput,
-    HeteroSamplerOutput,
-    NegativeSampling,
-    NodeSamplerInput,
-    SamplerOutput,
-)
 
 from raygnn.data.edge_types import EdgeType, Fanouts, edge_type_name, resolve_fanouts
-from raygnn.errors import ConfigError
 from raygnn.sampling.growing_subgraph import DisjointIds, GrowingSubgraph
 from raygnn.sampling.protocols import GraphStore, PickRequest, Picks, SampledSubgraph
-from raygnn.sampling.pyg import link_ends, link_output, link_types, node_output
-from raygnn.sampling.rng import RNG_VERSION, BatchKey, chain_key, text_key
+from raygnn.sampling.rng import BatchKey
 from raygnn.sampling.scratch import Pool, Scratch
 from raygnn.sampling.seeds import check_draws, check_seeds, exclusions
 from raygnn.sampling.stores import LocalGraphStore, restricted
 from raygnn.sampling.temporal import Temporal
 
-DISJOINT_LINKS = (
-    "sampling.disjoint=True is invalid: a batch of links encodes each node once, for all of its "
-    "links. Set it to false."
-)
 
-
-class NeighborSampler(BaseSampler):
+class NeighborSampler:
     """Samples the neighbors of each node, hop by hop. Thread-safe.
-
-    Also a PyG sampler for `NodeLoader` and `LinkLoader` of `torch_geometric.loader`. PyG passes no
-    batch key, so `sample_from_nodes` and `sample_from_edges` derive one from `seed` and the seeds:
-    the same seeds have the same neighborhood in every worker and epoch.
 
     Args:
         graph: store to sample from.
@@ -57,7 +38,6 @@ class NeighborSampler(BaseSampler):
             each seed. Not for links.
         labor: the nodes of a hop share one random number per neighbor, so the sample contains
             fewer nodes. The edges of each node keep their distribution (LABOR, arXiv:2210.13339).
-        seed: seed of `sample_from_nodes` and `sample_from_edges`.
     Raises:
         ConfigError: the fanouts do not fit the graph, or options exclude each other.
         DataError: the graph has no edges, or no edge type has the weight or time column.
@@ -74,7 +54,6 @@ class NeighborSampler(BaseSampler):
         temporal: Temporal | None = None,
         disjoint: bool = False,
         labor: bool = False,
-        seed: int = 0,
     ) -> None:
         check_draws(graph, replace, weight, temporal, labor=labor)
         self.graph = graph
@@ -83,7 +62,6 @@ class NeighborSampler(BaseSampler):
         self.temporal = temporal
         self.disjoint = disjoint
         self.labor = labor
-        self.seed = seed
         self.fanouts = resolve_fanouts(fanouts, graph.edge_types)
         self.num_hops = max(len(hops) for hops in self.fanouts.values())
         self._workspaces = Pool(partial(GrowingSubgraph, graph.node_types, list(self.fanouts)))
@@ -177,44 +155,6 @@ class NeighborSampler(BaseSampler):
     def fingerprint(self) -> str:
         """Hash of the settings."""
         return hashlib.sha256(json.dumps(self.settings).encode()).hexdigest()
-
-    def sample_from_nodes(
-        self, index: NodeSamplerInput, **kwargs: Any
-    ) -> SamplerOutput | HeteroSamplerOutput:
-        """Samples the neighborhood of nodes for PyG's `NodeLoader`.
-
-        Raises:
-            DataError: a seed is not a node of the graph, or repeats, which PyG cannot express.
-        """
-        seeds = index.node.numpy()
-        is_one_type = len(self.graph.node_types) == 1
-        node_type = self.graph.node_types[0] if is_one_type else index.input_type
-        subgraph = self.sample({node_type: seeds}, self._key_of(seeds))
-        return node_output(subgraph, node_type, index)
-
-    def sample_from_edges(
-        self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
-    ) -> SamplerOutput | HeteroSamplerOutput:
-        """Samples the neighborhood of links for PyG's `LinkLoader`.
-
-        PyG draws the negatives. As with PyG's own samplers, the seed links stay in the sampled
-        graph; raygnn's `LinkLoader` excludes them.
-
-        Raises:
-            ConfigError: the sampler is disjoint.
-            DataError: an end is not a node of the graph.
-        """
-        if self.disjoint:
-            raise ConfigError(DISJOINT_LINKS, id="sampling-disjoint-links")
-        ends, types = link_ends(self.graph, index, neg_sampling), link_types(self.graph, index)
-        source, target = ends.source.numpy(), ends.target.numpy()
-        both = np.concatenate([source, target])
-        seeds = {types[0]: source, types[1]: target} if types[0] != types[1] else {types[0]: both}
-        subgraph = self.sample(seeds, self._key_of(both))
-        return link_output(subgraph, index, ends, types, neg_sampling)
-
-    def _key_of(self, seeds: np.ndarray) -> BatchKey:
-        return chain_key(RNG_VERSION, self.seed, text_key("PyG"), *seeds.tolist())
 
     def _pick(
         self,

@@ -92,7 +92,7 @@ def with_hop_of_seeds(batch: NodeBatch) -> NodeBatch:
     nodes = {
         name: replace(
             record,
-            num_seeds=sum((record.num_sampled or [record.num_seeds])[:2]),
+            num_seeds=sum(record.num_sampled[:2]),
             num_sampled=_first_two_joined(record.num_sampled),
         )
         for name, record in batch.nodes.items()
@@ -104,16 +104,13 @@ def with_hop_of_seeds(batch: NodeBatch) -> NodeBatch:
     return replace(batch, nodes=nodes, edges=edges)
 
 
-def _first_two_joined(counts: list[int] | None) -> list[int] | None:
-    return None if counts is None else [sum(counts[:2]), *counts[2:]]
+def _first_two_joined(counts: list[int]) -> list[int]:
+    return [sum(counts[:2]), *counts[2:]]
 
 
 def _kept(record: EdgeRecord, keep: Tensor, share: float) -> EdgeRecord:
     kept_before = functional.pad(keep.cumsum(0), (1, 0))
     dst_ptr = kept_before[record.dst_ptr]
-    num_sampled = None
-    if record.num_sampled is not None:
-        num_sampled = [int(part.sum()) for part in keep.split(record.num_sampled)]
     before, after = record.dst_ptr.diff(), dst_ptr.diff()
     dst_degree = _degree_left(record.dst_degree, before, after, share, by_ratio=True)
     src_degree = record.src_degree
@@ -125,8 +122,8 @@ def _kept(record: EdgeRecord, keep: Tensor, share: float) -> EdgeRecord:
         record,
         edge_index=record.edge_index[:, keep],
         dst_ptr=dst_ptr,
-        e_id=None if record.e_id is None else record.e_id[keep],
-        num_sampled=num_sampled,
+        e_id=record.e_id[keep],
+        num_sampled=[int(part.sum()) for part in keep.split(record.num_sampled)],
         src_degree=src_degree,
         dst_degree=dst_degree,
         columns={name: column[keep] for name, column in record.columns.items()},

@@ -83,7 +83,7 @@ def test_paths_that_are_not_allowed(
         {"data": {"type": path, "args": args}},
         {"callbacks": [{"type": path, "args": args}, {"on_log": path}]},
         {"init_env": path, "loop": path, "training": {"grad_reduction": path}},
-        {"losses": [{"type": path}], "sampling": {"type": path}, "loggers": [path]},
+        {"losses": [{"type": path}], "loggers": [path]},
     ):
         _load(section)
     assert not mark.exists()

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from raygnn.config import Config, LoadedConfig, build
+from raygnn.config import Config, LoadedConfig
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name, resolve_fanouts
 from raygnn.data.time_units import time_unit, window_as_time
-from raygnn.errors import ConfigError
 from raygnn.models.graph_inputs import reads_messages
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.protocols import GraphStore
 from raygnn.sampling.temporal import LAST, Temporal
 
 
-def build_sampler(loaded: LoadedConfig, graph: GraphStore) -> Any:
-    """raygnn's sampler, or the user's own of `sampling.type`.
-
-    With `full` it samples all edges, to compute rows of the whole graph batch by batch.
+def build_sampler(loaded: LoadedConfig, graph: GraphStore) -> NeighborSampler:
+    """With `sampling.type: full` it samples all edges, to compute rows of the whole graph batch by
+    batch.
     """
     sampling = loaded.config.sampling
-    if sampling.component is not None:
-        settings: dict[str, Any] = {"fanouts": sampling.fanouts, "replace": sampling.replace}
-        return build(sampling.component, "sampler", loaded.allow_modules, graph=graph, **settings)
     configured, temporal = sampling.temporal, None
     if configured is not None:
         window = None
@@ -44,7 +38,7 @@ def build_sampler(loaded: LoadedConfig, graph: GraphStore) -> Any:
 
 
 def find_fanouts(config: Config, edge_types: Sequence[EdgeType]) -> dict[EdgeType, list[int]]:
-    """Fanouts by edge type, for raygnn's own sampling.
+    """Fanouts by edge type.
 
     On the whole graph, all edges of types with fanouts other than 0, for `model.args.num_layers`
     layers or as many as there are fanouts. No edges for a model that reads no messages.
@@ -64,16 +58,8 @@ def find_fanouts(config: Config, edge_types: Sequence[EdgeType]) -> dict[EdgeTyp
 def with_all_neighbors(loaded: LoadedConfig, graph: Bundle | GraphStore) -> LoadedConfig:
     """The config with fanouts of -1, except where `strategy: last` takes the latest edges: with
     more, it would be another model than the one trained.
-
-    Raises a ConfigError for a user's own sampler.
     """
     sampling = loaded.config.sampling
-    if sampling.component is not None:
-        raise ConfigError(
-            f"exact=True is invalid: sampling.type={sampling.type!r} draws the neighborhoods, and "
-            "the model does not work layer by layer. Set exact to False.",
-            id="model-exact-sampler",
-        )
     latest = sampling.temporal if takes_latest(loaded.config) else None
     fanouts: dict[str, list[int]] = {}
     for edge_type, hops in resolve_fanouts(sampling.fanouts, graph.edge_types).items():

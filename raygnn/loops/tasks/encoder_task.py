@@ -130,7 +130,7 @@ class EncoderTask(Task[BatchT]):
         """A warning if many of the `chosen` nodes, by default all, get no messages."""
         graph = self.graph
         nodes = range(graph.num_nodes(node_type)) if chosen is None else chosen
-        if self.config.sampling.component is not None or not len(nodes):
+        if not len(nodes):
             return []
         fanouts = find_fanouts(self.config, graph.edge_types)
         along = [t for t, hops in fanouts.items() if any(hops)]

@@ -93,7 +93,10 @@ def make_spec(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> Model
         ),
         transforms=_find_transforms(bundle, feature, edge_columns, with_rows),
         edge_inputs=edge_inputs,
-        fanouts=_find_fanouts(config, bundle),
+        fanouts={
+            edge_type_name(edge_type): tuple(hops)
+            for edge_type, hops in find_fanouts(config, bundle.edge_types).items()
+        },
         relative_time=times,
     )
 
@@ -275,17 +278,6 @@ def _embedded_types(
     if not model_class.reads_node_features:
         return bundle.node_types
     return [name for name in bundle.node_types if name not in with_inputs]
-
-
-def _find_fanouts(config: Config, bundle: Bundle) -> dict[str, tuple[int, ...]]:
-    """Fanouts by name of edge type. Custom samplers receive them unchanged."""
-    fanouts = config.sampling.fanouts
-    if config.sampling.component is None:
-        resolved = find_fanouts(config, bundle.edge_types)
-        return {edge_type_name(edge_type): tuple(hops) for edge_type, hops in resolved.items()}
-    if isinstance(fanouts, Mapping):
-        return {name: tuple(hops) for name, hops in fanouts.items()}
-    return {edge_type_name(edge_type): tuple(fanouts) for edge_type in bundle.edge_types}
 
 
 def _check_only_type(config: Config, bundle: Bundle, feature: str, model_class: type) -> None:

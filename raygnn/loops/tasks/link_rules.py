@@ -20,8 +20,8 @@ from raygnn.sampling.protocols import GraphStore, PickRequest
 # fmt: off
 SAMPLER_RULES = (
     Rule("sampling-links-sampler", "sampling.type",
-         lambda config: not config.sampling.draws_neighbors,
-         "links are kept out of their own messages by raygnn's sampler only", "Remove it"),
+         lambda config: config.sampling.is_full,
+         "links are kept out of their own messages by a sampler only", "Remove it"),
     Rule("sampling-ppr-links", "sampling.ppr", lambda config: True,
          "walks go along the edges that are to be predicted", "Remove it"),
 )

@@ -106,7 +106,7 @@ class TaskTarget(ABC):
         """
         sampling = config.sampling
         is_off = sampling.temporal is None and "temporal" in sampling.model_fields_set
-        if is_off or not sampling.draws_neighbors or sampling.ppr is not None:
+        if is_off or sampling.is_full or sampling.ppr is not None:
             return {}
         if not times.has_any or not cls.learns_times(config, times):
             return {}

@@ -284,10 +284,6 @@ def test_a_module_of_ones_own_needs_leave_and_is_encoded_from_full_neighborhoods
         f"class-{c:03d}" for c in whole["probability"].argmax(1).tolist()
     ]
     assert isinstance(result.model.to_pyg(), torch.nn.Module)
-    sampler = ["--sampling.type", "tests.user_code.Sampler"]
-    foreign = raygnn.load(result.path, sampler, allow_modules=["tests"])
-    with raises("model-exact-sampler", "tests.user_code.Sampler"):
-        foreign.predict(node_model.plain_graph, exact=True)
 
 
 def test_the_lines_that_a_report_shows_work(node_model, link_model):

@@ -196,8 +196,6 @@ metric torch.nn.Linear
     component-kind | raygnn.metrics.Metric or torchmetrics.Metric
 loss torch.optim.SGD
     component-kind | SGD | torch.nn.Module
-sampler torch.nn.Linear
-    component-kind | torch_geometric.sampler.BaseSampler
 dataset torch.nn.Linear
     component-kind | torch_geometric.data.Dataset or
 callback raygnn.loops.task.Task

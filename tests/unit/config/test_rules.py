@@ -158,16 +158,8 @@ sampling: {replace: true, type: labor}
     sampling-labor-replace | sampling.replace=True
 sampling: {type: labor, temporal: {strategy: last}}
     sampling-last-draws-nothing | sampling.type='labor'
-sampling: {type: labor, args: {x: 1}}
-    sampling-arguments-alone | sampling.args=
 {sampling: {type: labor, fanouts: [5, 5]}, model: {args: {num_layers: 3}}}
     model-layers-hops | model.args.num_layers=3
-sampling: {weight: w, type: my.Sampler}
-    sampling-own-sampler | sampling.weight='w'
-sampling: {temporal: {}, type: my.Sampler}
-    sampling-own-sampler | sampling.temporal={}
-sampling: {disjoint: true, type: my.Sampler}
-    sampling-own-sampler | sampling.disjoint=True
 sampling: {weight: w, type: full}
     sampling-full-draws-nothing | sampling.weight='w'
 sampling: {replace: true, type: full}
@@ -176,8 +168,6 @@ sampling: {temporal: {}, type: full}
     sampling-full-draws-nothing | sampling.temporal={}
 sampling: {disjoint: true, type: full}
     sampling-full-draws-nothing | sampling.disjoint=True
-sampling: {type: full, args: {x: 1}}
-    sampling-arguments-alone | sampling.args=
 {sampling: {type: full}, training: {global_batch_size: 64}}
     sampling-full-batches | training.global_batch_size=64
 {sampling: {type: full}, training: {accumulate_grad_batches: 2}}
@@ -187,7 +177,7 @@ sampling: {type: full, args: {x: 1}}
 {sampling: {type: full}, training: {num_test_batches: 3}}
     sampling-full-batches | training.num_test_batches=3
 sampling: {args: {x: 1}}
-    sampling-arguments-alone | sampling.args=
+    config-key-removed | sampling.args=
 loader: {eval_batch_size: 0}
     config-range | eval_batch_size=0 | greater than 0
 loader: {train: {batch_size: 5}}

@@ -105,12 +105,6 @@ def test_imbalance_is_made_up_for_once(tmp_path):
     _check(tmp_path, **_loss("focal"), **BALANCED_SEEDS)
 
 
-def test_samplers_of_others_take_distinct_seeds(tmp_path):
-    sampler = {"sampling__type": "my_pkg.Sampler", **BALANCED_SEEDS}
-    with raises("loader-balanced-sampler", "loader.train.balanced_seeds"):
-        _check(tmp_path, **sampler)
-
-
 def test_a_step_on_the_whole_graph_has_each_seed_once(tmp_path):
     full = {"sampling": {"type": "full", "fanouts": [-1, -1]}, **BALANCED_SEEDS}
     with raises("loader-balanced-full", "loader.train.balanced_seeds"):

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 from raygnn.sampling import HeteroBlock, NodeBatch, blocks_of, hetero_blocks_of
 from tests.batches import node_loader
-from tests.errors import raises
 from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
 
 BUYS, SOLD_BY, KNOWS = ("user", "buys", "item"), ("item", "by", "user"), ("user", "knows", "user")
@@ -115,11 +112,3 @@ def test_those_of_several_types():
             else:
                 assert of_type.edge_weight is of_type.edge_attr is None
     assert all(num_edges[t] == batch.edges[t].edge_index.shape[1] for t in batch.edges)
-
-
-def test_batches_without_counts_have_none():
-    batch = _batch([3])
-    nodes = {name: replace(record, num_sampled=None) for name, record in batch.nodes.items()}
-    uncounted = replace(batch, nodes=nodes)
-    with raises("sampling-hop-counts-missing"):
-        blocks_of(uncounted)

@@ -9,9 +9,6 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch_geometric.data import Data
-from torch_geometric.loader import NodeLoader
-from torch_geometric.sampler import EdgeSamplerInput
 
 from raygnn.data.bundle import SeedRows
 from raygnn.data.links.supervision import SupervisionEdges
@@ -211,25 +208,8 @@ def test_rows_of_a_node_draw_for_themselves():
     assert len(second & third) < 12
 
 
-def test_pygs_loader_gets_the_seed_of_each_node():
-    small = random_graph()
-    csc = small.bundle.csc(EDGE)
-    target = np.repeat(np.arange(200), np.diff(csc.indptr))
-    edge_index = torch.from_numpy(np.stack([csc.indices, target]).astype(np.int64))
-    sampler = NeighborSampler(LocalGraphStore(small.bundle), [4, 2], disjoint=True)
-    data = Data(x=torch.arange(200), edge_index=edge_index)
-    for batch in NodeLoader(data, sampler, batch_size=8):
-        assert torch.equal(batch.batch[: batch.batch_size], torch.arange(batch.batch_size))
-        assert torch.equal(batch.batch[batch.edge_index[0]], batch.batch[batch.edge_index[1]])
-
-
 def test_links_share_their_nodes():
     small = random_graph()
-    graph = LocalGraphStore(small.bundle)
-    sampler = NeighborSampler(graph, [2], disjoint=True)
-    ends = torch.tensor([0]), torch.tensor([1])
-    with raises("sampling-disjoint-links"):
-        sampler.sample_from_edges(EdgeSamplerInput(None, *ends))
     links = SupervisionEdges(NODE, NODE, EDGE, *(np.array(rows) for rows in ([0], [0, 1], [1])))
     with raises("sampling-disjoint-links"):
         link_loader(small, links, sampling={"disjoint": True})

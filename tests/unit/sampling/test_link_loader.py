@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch_geometric.sampler import BaseSampler
 
 from raygnn.data.links.supervision import KnownLinks, KnownPositives, SupervisionEdges
 from raygnn.sampling import (
@@ -361,20 +360,10 @@ def test_cold_nodes_take_no_messages_and_others_keep_theirs(epoch):
 
 
 def test_what_is_refused():
-    small, links = _homogeneous()
-    with raises("sampling-links-sampler", "_Foreign"):
-        _loader(small, links, sampler=_Foreign())
+    small, _ = _homogeneous()
     outside = _supervision(EDGE, np.array([[0], [200]]))
     with raises("sampling-seeds-range", 1, 200):
         _loader(small, outside)
-
-
-class _Foreign(BaseSampler):
-    def sample_from_nodes(self, index: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError
-
-    def sample_from_edges(self, index: Any, neg_sampling: Any = None) -> Any:
-        raise NotImplementedError
 
 
 def test_edges_left_out_are_in_the_order_of_their_types():

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch_geometric.sampler import BaseSampler, SamplerOutput
 
 from raygnn.data.bundle import SeedRows
 from raygnn.sampling import LocalGraphStore, NeighborLoader, NeighborSampler, NodeBatch
@@ -271,66 +270,6 @@ def test_several_types():
     row, _ = batch.edges[buys].edge_index
     sources = torch.from_numpy(small.bundle.csc(buys).indices).long()[batch.edges[buys].e_id]
     assert torch.equal(batch.nodes["user"].n_id[row], sources)
-
-
-class _Chain(BaseSampler):
-    """Gives the seeds, and node 0 as neighbor of each; what `changes` says otherwise."""
-
-    def __init__(self, **changes: Any) -> None:
-        self._changes = changes
-
-    def sample_from_nodes(self, index: Any, **kwargs: Any) -> SamplerOutput:
-        size = len(index.node)
-        given = {
-            "node": torch.cat([index.node, torch.zeros(1, dtype=torch.int64)]),
-            "row": torch.full((size,), size),
-            "col": torch.arange(size).flip(0),
-            "edge": torch.arange(size).flip(0) + 100,
-            "num_sampled_nodes": [size, 1],
-            "num_sampled_edges": [size],
-        }
-        return SamplerOutput(**{**given, **self._changes})
-
-    def sample_from_edges(self, index: Any, neg_sampling: Any = None) -> SamplerOutput:
-        raise NotImplementedError
-
-
-def test_own_samplers_are_sorted_by_destination():
-    batch = _loader(sampler=_Chain(), shuffle=False).make(0, 0)
-    nodes, edges = batch.nodes[NODE], batch.edges[EDGE]
-    assert nodes.n_id.tolist() == [*SEEDS[:8].tolist(), 0]
-    assert edges.edge_index.tolist() == [[8] * 8, list(range(8))]
-    assert edges.e_id.tolist() == list(range(100, 108))
-    assert edges.dst_ptr.tolist() == [*range(9), 8]
-    assert nodes.num_sampled == [8, 1]
-
-
-def test_own_samplers_that_do_not_follow_hops_have_no_counts():
-    for changes in (
-        {"num_sampled_nodes": None},
-        {"num_sampled_edges": None},
-        {"num_sampled_edges": [4, 4]},
-        {"num_sampled_edges": [7]},
-        {"col": torch.full((8,), 8)},
-    ):
-        batch = _loader(sampler=_Chain(**changes), shuffle=False).make(0, 0)
-        assert batch.nodes[NODE].num_sampled is None
-        assert batch.nodes[NODE].num_seeds == 8
-
-
-def test_own_samplers_may_leave_out_edge_ids():
-    sampler = _Chain(edge=None)
-    batch = _loader(sampler=sampler, shuffle=False, edge_columns={}).make(0, 0)
-    assert batch.edges[EDGE].e_id is None
-    with raises("sampling-edge-ids-missing", "weight", "node__to__node"):
-        _loader(sampler=sampler, shuffle=False).make(0, 0)
-
-
-def test_own_samplers_put_distinct_seeds_first():
-    with raises("sampling-seeds-first"):
-        _loader(sampler=_Chain(node=torch.arange(9))).make(0, 0)
-    with raises("sampling-seeds-repeated"):
-        _loader(sampler=_Chain(), seeds=np.array([4, 4]), shuffle=False).make(0, 0)
 
 
 def test_seeds_are_checked():

@@ -364,7 +364,6 @@ def ranks_all_by_default(
         and ends[0] != ends[1]
         and num_targets <= MOST_RANKED
         and config.sampling.temporal is None
-        and config.sampling.component is None
         and config.data.mode != "partitioned"
     )
 

@@ -148,10 +148,6 @@ class NodeTarget(LabelTarget):
              lambda config: config.sampling.is_full,
              "a step of sampling.type=full has all seeds, each once",
              "Set it to false, and class_weights of the loss to balanced"),
-        Rule("loader-balanced-sampler", "loader.train.balanced_seeds",
-             lambda config: config.sampling.component,
-             "seeds of small classes repeat in a batch, which PyG's samplers cannot express",
-             "Set it to false, or remove sampling.type"),
     )
     # fmt: on
 
