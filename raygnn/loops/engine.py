@@ -182,21 +182,12 @@ class Engine:
         loader = self._train_loader
         start, total, epoch = self.position.batch_in_epoch, loader.num_batches, self.position.epoch
         self.callbacks.call("on_epoch_start", epoch)
-        if start == 0 and self.task.prepares(epoch):
-            self._prepare_epoch(epoch)
         per_step = self.config.batch.num_micro_batches
         with closing(loader.iterate(epoch, start=start)) as batches:
             while start < total and self.stop_reason is None:
                 stop = min(start + per_step, total)
                 self._step(batches, epoch, start, stop, total)
                 start = stop
-
-    def _prepare_epoch(self, epoch: int) -> None:
-        module = self.optimization.module
-        self.optimization.sync_buffers()
-        module.eval()
-        with self._evaluation(), torch.no_grad():
-            self.task.prepare_epoch(epoch)
 
     def _step(
         self, batches: Iterator[Batch], epoch: int, start: int, stop: int, total: int
@@ -382,7 +373,6 @@ class Engine:
             "average": None if self.average is None else self.average.state_dict(),
             "early_stopper": None if stopper is None else stopper.state_dict(),
             "callbacks": self.callbacks.state_dict(),
-            "task": self.task.state_dict(),
             "windows": [self._log_window.state_dict(), self._validation_window.state_dict()],
             "history": list(self.history),
             "training_time_s": self.training_time_s,
@@ -399,7 +389,6 @@ class Engine:
         if self.early_stopper is not None and state["early_stopper"] is not None:
             self.early_stopper.load_state_dict(state["early_stopper"])
         self.callbacks.load_state_dict(state["callbacks"])
-        self.task.load_state_dict(state["task"])
         for window, saved in zip(
             (self._log_window, self._validation_window), state["windows"], strict=True
         ):

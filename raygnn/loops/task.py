@@ -248,25 +248,6 @@ class Task(ABC, Generic[BatchT]):
     @abstractmethod
     def training_step(self, batch: BatchT) -> StepOutput: ...
 
-    def prepares(self, epoch: int) -> bool:
-        """Whether `prepare_epoch` is called for an epoch, counted from 0; equal on all ranks."""
-        return False
-
-    def prepare_epoch(self, epoch: int) -> None:
-        """Computes what an epoch needs from its initial weights.
-
-        Runs without gradient, in evaluation mode, before the epoch's first batch. It does not run
-        if training resumes within an epoch, so `state_dict` must contain its result.
-
-        Collective: all ranks must call.
-        """
-
-    def state_dict(self) -> dict[str, Any]:
-        """The task's state for a resume, besides the weights. Equal on all ranks."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
     def prepare_evaluation(self, split: str) -> None:
         """Computes what an evaluation needs before its batches, on all ranks together.
 

@@ -28,7 +28,6 @@ from raygnn.sampling.negatives import (
     NONE,
     UNIFORM,
     EvaluationCandidates,
-    MinedNegatives,
     RandomNegatives,
 )
 from raygnn.sampling.neighbor_sampler import NeighborSampler
@@ -161,7 +160,6 @@ class LinkLoader(SampledSequence[LinkBatch]):
         if supervision.hard_negatives is not None:
             keys = (seed, text_key(split), text_key("hard negatives"))
             self._hard = RowDraws(supervision.hard_negatives.indptr, limit, *keys)
-        self._mined: MinedNegatives | None = None
         both = list(plan.reverse_types.items())
         self._reverses_of = {
             edge_type: dict(pair for pair in both if edge_type in pair)
@@ -199,10 +197,6 @@ class LinkLoader(SampledSequence[LinkBatch]):
                 weights = np.repeat(share, num_links)
             #: float64 [num_targets], the share of an epoch's links that lead to each node
             self.link_share = np.bincount(links.targets, weights, num_targets) / weights.sum()
-
-    def take_mined(self, negatives: MinedNegatives) -> None:
-        """Adds mined negatives to the hard ones of later batches."""
-        self._mined = negatives
 
     def build(self, epoch: int, index: int) -> LinkBatch:
         drawn = self._draw(epoch, index)
@@ -256,9 +250,6 @@ class LinkLoader(SampledSequence[LinkBatch]):
             negatives, offsets = self._hard.draw(distinct % edges.num_anchors, epoch)
             hard = edges.hard_negatives.targets[negatives].astype(np.int64)
             hard_query = np.repeat(np.arange(len(distinct)), np.diff(offsets))
-        if self._mined is not None:
-            mined, of = self._mined.draw(distinct % edges.num_anchors, self.key(epoch, index))
-            hard, hard_query = np.concatenate([hard, mined]), np.concatenate([hard_query, of])
         anchors, targets = self.anchors[rows], edges.targets[links].astype(np.int64)
         relations = None if edges.relations is None else edges.relations[rows]
         candidate = None

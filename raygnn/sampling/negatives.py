@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numba import njit
 
 from raygnn.data.edge_types import EdgeType
-from raygnn.data.hashing import splitmix64_array
 from raygnn.errors import DataError
 from raygnn.sampling.pick import draw_below
 from raygnn.sampling.protocols import GraphStore
@@ -187,36 +185,3 @@ def _degrees(graph: GraphStore, node_type: str, edge_type: EdgeType | None) -> n
 def _draw(start, bound, draws):  # type: ignore[no-untyped-def]
     for i in range(len(draws)):
         draws[i] = draw_below(start, i, bound)
-
-
-@dataclass(frozen=True)
-class MinedNegatives:
-    """The best-scored unlinked targets of each anchor.
-
-    Attributes:
-        targets: int32 or int64 [num_anchors, k], dense ids, best first, then `NONE`, for the
-            anchors of the supervision edges.
-        num_drawn: draws per anchor in a batch, at most k.
-    """
-
-    targets: np.ndarray
-    num_drawn: int
-
-    def draw(self, rows: np.ndarray, key: BatchKey) -> tuple[np.ndarray, np.ndarray]:
-        """Draws negatives of some anchors, uniformly and without replacement.
-
-        Args:
-            rows: int64 [num_rows], positions of anchors in the supervision edges.
-            key: key of the batch. Draws depend only on it and on the anchor.
-        Returns:
-            int64 dense ids, and int64 positions in `rows` of their anchors, ascending.
-        """
-        num_columns = self.targets.shape[1]
-        cells = rows[:, None] * num_columns + np.arange(num_columns)
-        draws = splitmix64_array(cells.ravel(), chain_key(key, text_key("mined negatives")))
-        offered = self.targets[rows]
-        order = np.where(offered == NONE, np.uint64(2**64 - 1), draws.reshape(cells.shape))
-        columns = np.argsort(order, axis=1, kind="stable")[:, : self.num_drawn]
-        drawn = np.take_along_axis(offered, columns, axis=1).astype(np.int64)
-        which = np.nonzero(drawn != NONE)
-        return drawn[which], which[0]

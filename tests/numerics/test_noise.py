@@ -28,7 +28,6 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         TWO_TYPES,
         {"splits": HASH, "model": {"type": "LightGCN", "args": {"out_channels": 16}}},
     ),
-    "mined negatives": (TWO_TYPES, {"splits": HASH, "mined_negatives": 8}),
     "negatives by degree": ({}, {"splits": HASH, "negatives": "degree"}),
     "several relations, two types, by degree": (
         TWO_TYPES | SEVERAL,
@@ -49,7 +48,6 @@ def _config(folder: Path, graph: dict[str, Any], seed: int, how: dict[str, Any])
         "num_random_negatives": 64,
         "num_random_negatives_eval": NUM_CANDIDATES,
         "negatives": how.get("negatives", "uniform"),
-        "mined_negatives": how.get("mined_negatives", 0),
     }
     has_types = graph.get("num_targets") or graph.get("num_relations", 1) > 1
     model = {"type": "Hetero" if has_types else "GraphSAGE", "args": {"hidden_channels": 16}}

@@ -105,13 +105,8 @@ def test_workers_agree(ranks, graph, bundle_path, tmp_path, tasks):
     check_workers_agree(ranks, config, tmp_path, bundle_path, *names)
 
 
-_MINED = {"num_random_negatives": 20, "num_random_negatives_eval": 30, "mined_negatives": 3}
-_WITH_MINED = {**TASKS, "follows": {**TASKS["follows"], "args": {"edge_type": FOLLOWS, **_MINED}}}
-
-
-@pytest.mark.parametrize("tasks", [TASKS, *slow(_WITH_MINED)], ids=["plain", "mined negatives"])
-def test_resumed_and_straight_end_with_the_same_bits(ranks, graph, bundle_path, tmp_path, tasks):
-    config = partial(_config, graph=graph, world_size=2, tasks=tasks)
+def test_resumed_and_straight_end_with_the_same_bits(ranks, graph, bundle_path, tmp_path):
+    config = partial(_config, graph=graph, world_size=2, tasks=TASKS)
     check_resumed_bits(ranks, config, tmp_path, bundle_path)
 
 

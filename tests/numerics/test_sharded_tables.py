@@ -93,8 +93,6 @@ bfloat16: {training__precision: bf16-mixed}
 one against all:
   model: {type: Embedding, args: {out_channels: 8}}
   task__args: {edge_type: user__likes__item, num_random_negatives: all}
-mined negatives:
-  task__args: {edge_type: user__likes__item, mined_negatives: 2}
 """
 ).value
 

@@ -209,7 +209,7 @@ CASES: dict[str, Case] = {
         f"decoder {name}": _links(decoder={"type": name}, negatives="degree")
         for name in ("inner_product", "cosine", "hadamard_mlp", "distmult", "rotate", "transe")
     },
-    "logQ, mined negatives": _links("retrieval", logq_correction=True, mined_negatives=3),
+    "logQ": _links("retrieval", logq_correction=True),
     # 13 batches, and the blocks of the exact encoding
     "full ranking": replace(_links(full_ranking=[1, 3]), validation_waits=15),
     "full ranking, exact": replace(

@@ -116,7 +116,6 @@ def _watching(step: device.Record, validation: device.Record, evaluation: device
         _wrapped(Accumulation, "_next", None),
         _wrapped(Engine, "_validate", validation),
         _wrapped(Engine, "test", evaluation),
-        _wrapped(Engine, "_prepare_epoch", evaluation),
     ):
         yield
 

@@ -45,10 +45,6 @@ num_random_negatives_eval: 0
     task-argument-range | greater than 0
 disjoint_train_ratio: 1.0
     task-argument-range | less than 1
-mined_negatives: -1
-    task-argument-range | mined_negatives=-1
-mine_every_epochs: 0
-    task-argument-range | mine_every_epochs=0
 negatives: hard
     task-argument-choice | uniform, degree
 seeds: nodes
@@ -59,8 +55,6 @@ full_ranking: [0]
     task-all-negatives | num_random_negatives='all' | logq_correction
 {num_random_negatives: all, negatives: degree}
     task-all-negatives | negatives
-{num_random_negatives: all, mined_negatives: 3}
-    task-mined-all | mined_negatives=3
 num_random_negatives: most
     config-type | 'most'
 num_random_negative: 3

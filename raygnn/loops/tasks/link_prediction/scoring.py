@@ -1,20 +1,14 @@
-"""Scores of links and candidates, and mining of hard negatives."""
+"""Scores of links and candidates."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
-from functools import partial
-from itertools import pairwise
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from raygnn.data.links.supervision import KnownLinks, SupervisionEdges
 from raygnn.losses import Candidates, LinkScores, score_links
-from raygnn.models.decoders import Decoder, top_k
-from raygnn.models.exact import RowComputation
+from raygnn.models.decoders import Decoder
 from raygnn.sampling.batch import BatchLinks, LinkBatch
 from raygnn.sampling.negatives import NONE
 
@@ -173,57 +167,3 @@ def _first_of_each(query: Tensor) -> Tensor:
 
 def _in_step(group: Tensor | None, batch: LinkBatch) -> Tensor | None:
     return None if group is None else group + batch.index * _GROUPS_OF_A_BATCH
-
-
-#: Negatives that are kept of each anchor. A batch draws few of them: the very first are often
-#: links that the training split does not know.
-NUM_MINED = 100
-_ANCHORS_AT_A_TIME = 1024
-
-
-def mine(
-    links: SupervisionEdges,
-    known: KnownLinks,
-    decoder: Decoder,
-    rows: tuple[Tensor, Tensor],
-    k: int,
-    compute: RowComputation,
-) -> Tensor:
-    """Finds the k best-scored targets of each anchor without a known link to it.
-
-    Collective if `compute` is. Raises a DataError if a score is NaN.
-
-    Args:
-        rows: embeddings of all anchors and of all targets, on one device.
-    Returns:
-        int32 [num_anchors, k], dense ids, best first, then `NONE`.
-    """
-    of_anchors, of_targets = rows
-    in_float64 = copy.deepcopy(decoder).double()
-
-    def of_range(first: int, last: int) -> Tensor:
-        anchors = links.anchors[first:last]
-        relations = None if links.relations is None else links.relations[first:last]
-        scores = in_float64.score_all
-        if relations is not None:
-            on_device = torch.from_numpy(relations).to(of_targets.device)
-            scores = partial(scores, relation=on_device)
-
-        def left_out(start: int, stop: int) -> Tensor:
-            mask = known.mask(anchors, np.arange(start, stop), relations)
-            return torch.from_numpy(mask).to(of_targets.device)
-
-        best, ids = top_k(
-            of_anchors[torch.from_numpy(anchors)],
-            lambda start, stop: of_targets[start:stop],
-            len(of_targets),
-            k,
-            scores,
-            left_out,
-        )
-        mined = ids.masked_fill(best.isneginf(), NONE).to(torch.int32).cpu()
-        return mined.view(torch.float32)  # the bits: what ranks share is rows of float32
-
-    ends = [*range(0, links.num_anchors, _ANCHORS_AT_A_TIME), links.num_anchors]
-    chunks = list(pairwise(ends))
-    return compute(chunks, of_range, k, "mined negatives").view(torch.int32)

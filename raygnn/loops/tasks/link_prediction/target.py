@@ -103,8 +103,6 @@ class LinkTargetArguments(TaskArguments):
     num_random_negatives: NonNegativeInt | Literal["all"] = 512
     num_random_negatives_eval: PositiveInt = 512
     negatives: Literal["uniform", "degree"] = "uniform"
-    mined_negatives: NonNegativeInt = 0
-    mine_every_epochs: PositiveInt = 1
     seeds: Literal["links", "anchors"] = "links"
     max_labels_per_anchor: PositiveInt | None = None
     remove_accidental_hits: bool = True
@@ -116,9 +114,6 @@ class LinkTargetArguments(TaskArguments):
 
     # fmt: off
     rules = (
-        Rule("task-mined-all", "mined_negatives", lambda args: args.competes_with_all,
-             "with num_random_negatives: all, links compete with all nodes already",
-             "Leave it out, or set a number of random negatives"),
         Rule("task-all-negatives", "num_random_negatives",
              lambda args: args.competes_with_all
              and (args.logq_correction or args.negatives != "uniform"),
@@ -164,14 +159,6 @@ class LinkTarget(TaskTarget):
              lambda config: config.task.args.get("num_random_negatives") == "all",
              "num_random_negatives: all would encode all nodes for each group of links",
              "Leave it out, or set a number of negatives"),
-        Rule("task-mined-temporal", "sampling.temporal",
-             lambda config: config.task.args.get("mined_negatives"),
-             "mined_negatives would be found with edges that are later than the links",
-             "Leave either out"),
-        Rule("task-mined-mode", "data.mode",
-             lambda config: config.task.args.get("mined_negatives"),
-             "mined_negatives depend on the weights of the run, and on edges of all nodes",
-             "Set it to in_memory, or leave task.args.mined_negatives out"),
         Rule("loader-balanced-classes", "loader.train.balanced_seeds", lambda config: True,
              "links have no classes", "Set it to false"),
     )

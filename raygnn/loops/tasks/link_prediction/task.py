@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from raygnn.config import LoadedConfig, build, resolve
 from raygnn.data.edge_types import REVERSE_PREFIX, EdgeType, edge_type_name
 from raygnn.data.links.split import LinkSplit
-from raygnn.data.links.supervision import KnownLinks, SupervisionEdges
+from raygnn.data.links.supervision import SupervisionEdges
 from raygnn.device_memory import copied
 from raygnn.errors import ConfigError
 from raygnn.loops.baselines import Baselines
@@ -30,7 +30,7 @@ from raygnn.loops.tasks.link_prediction.evaluation import (
     RowsAtTime,
     ranks_by_group,
 )
-from raygnn.loops.tasks.link_prediction.scoring import NUM_MINED, LinkScoring, mine
+from raygnn.loops.tasks.link_prediction.scoring import LinkScoring
 from raygnn.loops.tasks.link_prediction.target import (
     MOST_RANKED,
     LinkOutput,
@@ -49,14 +49,12 @@ from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.graph_inputs import is_encoder, keeps_links, reads_messages
 from raygnn.models.predictors import LinkPredictor
 from raygnn.parallel.collectives import broadcast
-from raygnn.parallel.shared_rows import computed_by_all
 from raygnn.recommender.choice import JudgedRows
 from raygnn.recommender.known_links import LinkHistory
 from raygnn.recommender.recommender import LinearRecommender
 from raygnn.recommender.regression import AnchorRows, LinkBasis
 from raygnn.sampling.batch import LinkBatch
 from raygnn.sampling.link_loader import LinkLoader, LinkPlan
-from raygnn.sampling.negatives import MinedNegatives
 
 #: Inputs that loss terms may request: scores of the links; embeddings [num_links, channels] of
 #: anchors, of targets, and both concatenated; the module; the batch.
@@ -131,10 +129,6 @@ class LinkPrediction(EncoderTask[LinkBatch]):
             of one fixed order that are not known links of the anchor.
         negatives: distribution of training negatives: `uniform`, or `degree` for degree^0.75.
             Evaluation negatives are uniform.
-        mined_negatives: hard negatives per anchor of a training batch, drawn among the 100 targets
-            that the model scores highest and that are not training links of the anchor. The epochs
-            before the first mining have none.
-        mine_every_epochs: epochs from one mining to the next.
         seeds: `links`, or `anchors` with their links: the unit of `batch_size` and of the epoch in
             training.
         max_labels_per_anchor: links of an anchor in one epoch, drawn anew in each. Default: all.
@@ -165,7 +159,6 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         self._bases_of: tuple[tuple[Any, ...], list[LinkBasis]] | None = None
         self._filter: Tensor | None = None  # chosen settings of the recommender
         self._encoder_ndcg = math.nan  # at the last validation
-        self._mined: Tensor | None = None  # int32 [num_anchors, k], see `mine`
 
     def setup(self, env: TaskEnvironment) -> None:
         super().setup(env)
@@ -225,9 +218,6 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         if asked and config.sampling.temporal is None:
             setting = f"task.args.full_ranking={asked!r}"
             check_exact(encoder, config.model.type, setting, "Set it to false.")
-        if number := self.arguments.mined_negatives:
-            setting = f"task.args.mined_negatives={number}"
-            check_exact(encoder, config.model.type, setting, "Set it to 0.")
         relations = {}
         if "num_relations" not in self.arguments.decoder.args:
             relations = {"num_relations": len(self.output.edge_types)}
@@ -260,7 +250,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
     def can_pad(self) -> bool:
         """Hard negatives, links of anchors, and known links among all nodes vary in number."""
         args, splits = self.arguments, self.target.splits
-        has_hard = args.mined_negatives or splits["train"].hard_negatives is not None
+        has_hard = splits["train"].hard_negatives is not None
         varies = has_hard or args.seeds == "anchors" or args.competes_with_all
         return not (varies or self.objective.is_joint)
 
@@ -341,44 +331,6 @@ class LinkPrediction(EncoderTask[LinkBatch]):
     def _carries_messages(self, edge_type: EdgeType) -> bool:
         fanouts = self.spec.fanouts if self.spec is not None else {}
         return any(fanouts.get(edge_type_name(edge_type), (1,)))
-
-    def prepares(self, epoch: int) -> bool:
-        every = self.arguments.mine_every_epochs
-        return bool(self.arguments.mined_negatives) and epoch > 0 and epoch % every == 0
-
-    def prepare_epoch(self, epoch: int) -> None:
-        """Mines hard negatives with the epoch's initial weights."""
-        rows = self._encode_graph("train")
-        anchors, targets = (rows[name] for name in self.node_types)
-        with torch.autocast(self.env.device.type, enabled=False):
-            self._mined = mine(
-                self.target.splits["train"],
-                self._not_competing,
-                self.model.decoder,
-                (anchors, targets),
-                min(NUM_MINED, len(targets)),
-                computed_by_all(self.env.scratch, is_fp32=True),
-            )
-        self._offer_mined()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {} if self._mined is None else {"mined_negatives": self._mined.clone()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._mined = state.get("mined_negatives")
-        if self._mined is not None:
-            self._offer_mined()
-
-    def _offer_mined(self) -> None:
-        loader = self.loader("train")
-        assert loader is not None
-        assert self._mined is not None
-        number = self.arguments.mined_negatives
-        loader.take_mined(MinedNegatives(self._mined.cpu().numpy(), number))
-
-    @cached_property
-    def _not_competing(self) -> KnownLinks:
-        return self.target.not_competing(self.env.bundle, "train")
 
     def training_step(self, batch: LinkBatch) -> StepOutput:
         rows = self.encode(batch)

@@ -198,21 +198,6 @@ class SeveralTasks(EncoderTask[Any]):
     def num_samples(self, batch: JointBatch) -> int:
         return sum(self.parts[name].num_samples(each) for name, each in batch.batches.items())
 
-    def prepares(self, epoch: int) -> bool:
-        return any(part.prepares(epoch) for part in self.trained.values())
-
-    def prepare_epoch(self, epoch: int) -> None:
-        for part in self.trained.values():
-            if part.prepares(epoch):
-                part.prepare_epoch(epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {name: part.state_dict() for name, part in self.parts.items()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, part in self.parts.items():
-            part.load_state_dict(state.get(name, {}))
-
     def training_step(self, batch: JointBatch) -> StepOutput:
         return self._sum({name: self._step(name, batch) for name in batch.batches})
 
