@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -27,7 +26,7 @@ from raygnn.loops.engine import Engine
 from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.outputs.run_start import open_run_folder
-from raygnn.parallel import all_reduce, collectives
+from raygnn.parallel import collectives
 from raygnn.prepare.synthetic import synthetic_tables
 from raygnn.runtime.data_source import open_bundle
 from raygnn.sampling.stored_samples import StoredSamples
@@ -233,12 +232,6 @@ def run_rank(config: dict[str, Any], bundle_path: str, **callbacks: Any) -> dict
     samples = None if uri is None else StoredSamples.open(uri)
     job = TrainJob(loaded, folder, bundle_path, samples=samples)
     return run_worker(job, ProcessContext(use_gpu=False))
-
-
-def run_rank_in_small_buckets(config: dict[str, Any], bundle_path: str) -> dict[str, Any]:
-    """As `run_rank`, with several buckets of gradients where `scaling.gradients` is ddp."""
-    with patch.object(all_reduce, "_BUCKET_BYTES", 256):
-        return run_rank(config, bundle_path)
 
 
 def trained_weights(config: dict[str, Any]) -> dict[str, torch.Tensor]:

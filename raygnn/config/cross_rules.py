@@ -201,9 +201,6 @@ RULES = (
          lambda c: c.scaling.shard == "full" and _optimizer(c) in ("Adafactor", "Rprop"),
          "torch's Adafactor and Rprop do not work on parts of weights",
          "Set it to optimizer or none, or optimizer.type to Adam"),
-    Rule("shard-gradients", "scaling.gradients", lambda c: c.scaling.shard == "full",
-         "with scaling.shard: full, the weights of a step have no gradient hooks",
-         "Set it to flat, or scaling.shard to optimizer or none"),
     Rule("shard-rows-optimizer", "optimizer.type",
          lambda c: _rows_sharded(c) and _optimizer(c) == "Adafactor",
          "scaling.shard is embeddings, and Adafactor needs all rows of a weight, and a worker has "

@@ -64,8 +64,6 @@ class Scaling(Section):
         shard: State to shard over the workers: nothing, the optimizer's state, or also the weights
             between steps; or only the learned rows of nodes without features, with their optimizer
             state.
-        gradients: How gradients are summed over the workers: in one all-reduce after the backward
-            pass, or in buckets of 25 MiB while it runs, as DistributedDataParallel does.
         max_failures: Restarts after a failure; -1 is without limit.
         max_preemptions: Restarts after nodes were removed with notice; they do not count as
             failures; -1 is without limit.
@@ -83,7 +81,6 @@ class Scaling(Section):
     placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"
     label_selector: dict[str, NonEmptyText] = Field(default_factory=dict)
     shard: Literal["none", "optimizer", "full", "embeddings"] = "none"
-    gradients: Literal["flat", "ddp"] = "flat"
     max_failures: Annotated[Whole, Field(ge=-1)] = 2
     max_preemptions: Annotated[Whole, Field(ge=-1)] = 100
     wait_for_nodes_s: NonNegativeNumber = 0.0

@@ -94,6 +94,7 @@ REMOVED_KEYS: Mapping[KeyPath, tuple[Any, str]] = {
         "Set data.reverse_edges: true, and fanouts of 0 for the edge types that carry no messages",
     ),
     ("sampling", "args"): ({}, "raygnn's own sampler takes no arguments"),
+    ("scaling", "gradients"): ("flat", "Remove it: one all-reduce sums the gradients of a step"),
     ("checkpoint", "keep_last_n"): (1, "Set checkpoint.keep"),
 }
 

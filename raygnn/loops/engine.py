@@ -30,7 +30,6 @@ from raygnn.parallel.agreement import agreement, raise_if_any_failed, run_and_sy
 from raygnn.parallel.all_reduce import (
     GradientReducer,
     LocalTotals,
-    OverlappingReducer,
     StepTotals,
     UnreadTotals,
 )
@@ -81,11 +80,9 @@ class Engine:
         self.grad_reduction = GradReduction(loaded)
         decay = self.config.training.ema_decay
         self.average = None if decay is None else WeightAverage(module, decay)
-        overlaps = self.config.scaling.gradients == "ddp" and collectives.world_size() > 1
-        reducer_class = OverlappingReducer if overlaps else GradientReducer
         with self.optimization.gathered():
             sums, tables = self.optimization.statistics.sums, self.optimization.tables
-            self.reducer = reducer_class(module, task.step_metrics, context.device, sums, tables)
+            self.reducer = GradientReducer(module, task.step_metrics, context.device, sums, tables)
         self.callbacks = CallbackList(self, [*self._component_callbacks(), *callbacks])
         accumulation_class = Accumulation if task.joint_loss is None else JointAccumulation
         self.accumulation = accumulation_class(

@@ -120,9 +120,7 @@ class Accumulation:
         Returns the error on this rank, which the engine reports to all ranks.
         """
         try:
-            for index, batch in self._batches(batches, epoch, indices):
-                if index == indices[-1]:
-                    self._reducer.begin_last_backward()
+            for batch in self._batches(batches, epoch, indices):
                 if self._graphs is not None and batch.num_added_edges is not None:
                     output, divisor, local.norm = self._graphs(batch)
                     if self._accumulates:  # the next pass overwrites it
@@ -154,7 +152,7 @@ class Accumulation:
 
     def _batches(
         self, batches: Iterator[Batch], epoch: int, indices: Sequence[int]
-    ) -> Iterator[tuple[int, Batch]]:
+    ) -> Iterator[Batch]:
         """This rank's micro-batches on the device, with generators seeded for each.
 
         With sharded learned rows, all batches are sampled first and their rows fetched together.
@@ -168,7 +166,7 @@ class Accumulation:
             if self._graphs is None:
                 batch = batch.to(self._device, non_blocking=True)
             self._callbacks.call("on_train_batch_start", batch)
-            yield index, batch
+            yield batch
 
     def _next(self, batches: Iterator[Batch]) -> Batch:
         began = time.monotonic()
@@ -255,7 +253,7 @@ class JointAccumulation(Accumulation):
         failure: BaseException | None = None
         encoded: list[_Encoded] = []
         try:
-            encoded = [self._encode(batch) for _, batch in self._batches(batches, epoch, indices)]
+            encoded = [self._encode(batch) for batch in self._batches(batches, epoch, indices)]
         except FAILURES as error:  # reported to all ranks
             failure = error
         gathered = self._gather([each.offered for each in encoded], failed=failure is not None)

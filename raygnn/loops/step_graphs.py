@@ -47,10 +47,8 @@ def obstacles(config: Config, module: nn.Module) -> list[str]:
     encoders = [m for m in modules if isinstance(m, BlockEncoder)]
     is_known = len(encoders) == 1 and type(encoders[0]).__module__.startswith("raygnn.")
     own_modules = {type(m).__qualname__ for m in modules if not _is_known(m)}
-    overlaps = config.scaling.gradients == "ddp" and collectives.world_size() > 1
     own_losses = [term.type for term in config.losses if "." in term.type]
     settings = {
-        "scaling.gradients='ddp'": overlaps,
         f"sampling.type={config.sampling.type!r}": config.sampling.is_full,
         f"training.precision={training.precision!r}": training.precision == "fp16-mixed",
         f"training.grad_reduction={training.combined_by!r}": "." in training.combined_by,

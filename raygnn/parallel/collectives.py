@@ -6,7 +6,7 @@ the process group was destroyed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -94,23 +94,6 @@ def all_reduce_sum(tensor: Tensor) -> Tensor:
     with _exchange():
         dist.all_reduce(carried)
     return carried.to(tensor.device)
-
-
-def start_all_reduce_sum(tensor: Tensor) -> Callable[[], Tensor]:
-    """Starts a sum over all ranks, and returns a function that waits for it.
-
-    Collective: all ranks must call with equal shapes and dtypes, in the same order.
-    """
-    carried = _carried(tensor)
-    with _exchange():
-        work = dist.all_reduce(carried, async_op=True)
-
-    def arrive() -> Tensor:
-        with _exchange():
-            work.wait()
-        return carried.to(tensor.device)
-
-    return arrive
 
 
 def broadcast(tensor: Tensor) -> Tensor:

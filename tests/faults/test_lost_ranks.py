@@ -12,18 +12,15 @@ from tests.faults.rank_processes import run_ranks
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("gradients", ["flat", "ddp"])
 @pytest.mark.parametrize(("fault", "status"), [("Die", -9), ("Sleep", 1)])
-def test_it_is_told_without_a_traceback(
-    small_tables, tmp_path: Path, fault: str, status: int, gradients: str
-):
+def test_it_is_told_without_a_traceback(small_tables, tmp_path: Path, fault: str, status: int):
     arm(tmp_path / "ranks")
     callback = {
         "type": f"tests.faults.deaths.{fault}",
         "args": {"folder": str(tmp_path / "ranks"), "rank": 1, "batch": 2},
     }
-    scaling = {"scaling__timeout_s": 10, "scaling__gradients": gradients}
-    config = write_config(tmp_path, small_tables, {"callbacks": [callback]}, **scaling)
+    changes = {"callbacks": [callback]}
+    config = write_config(tmp_path, small_tables, changes, scaling__timeout_s=10)
     command = [str(config), "--allow-module", "tests"]
     ended = run_ranks(command, 3, tmp_path / "ranks", timeout_s=150)
     assert ended.statuses == [1, status, 1], ended

@@ -173,14 +173,6 @@ def test_larger_than_memory(harness, work):
     assert found["bundle_bytes"] > 2000 * 128
 
 
-def test_gradients(harness, work):
-    importlib.import_module("gradients").main(["--work", str(work), "--rounds", "1"])
-    rows = rows_of(work, "gradients")
-    flat = rows["0.1 M parameters, flat"]["value"]
-    ours = rows["0.1 M parameters, ddp"]
-    assert ours["ratio"] == pytest.approx(ours["value"] / flat)
-
-
 def test_learned_rows(harness, work):
     module = importlib.import_module("learned_rows")
     module.main(["--work", str(work), "--rounds", "1"])

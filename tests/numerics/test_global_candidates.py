@@ -72,21 +72,12 @@ def _losses(folder: Path) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("decoder", "norm", "gradients"),
-    [
-        ("inner_product", "batch", "flat"),
-        *slow(
-            ("inner_product", None, "flat"),
-            ("distmult", None, "flat"),
-            ("inner_product", "batch", "ddp"),
-        ),
-    ],
+    ("decoder", "norm"),
+    [("inner_product", "batch"), *slow(("inner_product", None), ("distmult", None))],
 )
-def test_losses_and_weights_do_not_depend_on_the_workers(
-    ranks, bundle, tmp_path, decoder, norm, gradients
-):
+def test_losses_and_weights_do_not_depend_on_the_workers(ranks, bundle, tmp_path, decoder, norm):
     def config(folder: Path, size: int) -> dict:
-        config = _config(folder, size, scaling__gradients=gradients)
+        config = _config(folder, size)
         config["model"]["args"]["norm"] = norm
         config["optimizer"]["args"]["lr"] = 0.5 if norm is None else 0.05
         config["task"]["args"].update(decoder={"type": decoder}, logq_correction=True)
@@ -140,12 +131,9 @@ def test_gradients_are_those_of_one_graph_over_all_micro_batches(bundle, tmp_pat
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("gradients", ["flat", "ddp"])
 @pytest.mark.parametrize("hook", ["on_train_batch_start", "on_train_batch_end"])
-def test_a_rank_that_fails_before_or_after_the_gather_stops_all(
-    ranks, bundle, tmp_path, hook, gradients
-):
+def test_a_rank_that_fails_before_or_after_the_gather_stops_all(ranks, bundle, tmp_path, hook):
     failing = {"type": "tests.user_code.FailOnRank", "args": {"rank": 1, "hook": hook}}
-    config = _config(tmp_path, 3, callbacks=[failing], scaling__gradients=gradients)
+    config = _config(tmp_path, 3, callbacks=[failing])
     with pytest.raises(RuntimeError, match="Rank 1 failed in training, epoch 1, batches 0 to 5"):
         ranks.run(run_rank, 3, config, str(bundle.path))

@@ -139,16 +139,12 @@ def own_ranks() -> Iterator[RankPool]:
     pool.close()
 
 
-@pytest.mark.parametrize("gradients", ["flat", "ddp"])
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_run_that_is_over_holds_no_process_group(
-    own_ranks, small_bundle_path, tmp_path, fails, gradients
-):
+def test_a_run_that_is_over_holds_no_process_group(own_ranks, small_bundle_path, tmp_path, fails):
     """Held by C++ objects that wait for the collector, such as DDP's reducer, a group would end
     its threads with the interpreter locked, and wait without end for one that frees a tensor."""
     optimizer = {"type": "SGD", "args": {"lr": float("1e38") if fails else 0.1}}
-    scaling = {"num_workers": 2, "gradients": gradients}
-    config = small_config(tmp_path, scaling=scaling, optimizer=optimizer)
+    config = small_config(tmp_path, scaling__num_workers=2, optimizer=optimizer)
     for failure, before, after in own_ranks.run(
         _gloo_threads_of_a_run, 2, config, small_bundle_path
     ):

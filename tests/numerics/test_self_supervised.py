@@ -72,14 +72,10 @@ def test_workers_agree(ranks, small_bundle_path, tmp_path, method):
         *slow(
             ("graphmae", {"scaling__shard": "full"}),
             ("cca_ssg", {"scaling__shard": "full"}),
-            ("bgrl", {"scaling__gradients": "ddp"}),
-            ("cca_ssg", {"scaling__gradients": "ddp"}),
         ),
     ],
 )
-def test_sharded_weights_and_overlapped_sums_train_the_same(
-    ranks, small_bundle_path, tmp_path, method, how
-):
+def test_sharded_weights_train_the_same(ranks, small_bundle_path, tmp_path, method, how):
     """Also the copy of BGRL, whose weights are sharded as the encoder's are."""
 
     def config(folder: Path, size: int) -> dict:

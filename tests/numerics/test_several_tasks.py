@@ -32,7 +32,6 @@ from tests.small_runs import (
     check_resumed_bits,
     check_workers_agree,
     read_history,
-    run_rank_in_small_buckets,
     small_config,
     train_once,
     trained_weights,
@@ -113,15 +112,15 @@ def test_resumed_and_straight_end_with_the_same_bits(ranks, graph, bundle_path, 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
-    [{"scaling__gradients": "ddp"}, {"scaling__shard": "full"}, {"training__eval": "exact"}],
-    ids=["in buckets", "sharded", "exact evaluation"],
+    [{"scaling__shard": "full"}, {"training__eval": "exact"}],
+    ids=["sharded", "exact evaluation"],
 )
 def test_two_workers_train_one_model_in_any_way(ranks, graph, bundle_path, tmp_path, changes):
     weights = []
     for folder, size, own in ((tmp_path / "1", 1, {}), (tmp_path / "2", 2, changes)):
         settings = {"training__global_batch_size": 32, "training__max_epochs": 1, **own}
         config = _config(folder, graph, size, **settings)
-        trained = train_once(ranks, config, bundle_path, size, run_rank_in_small_buckets)
+        trained = train_once(ranks, config, bundle_path, size)
         weights.append(trained.weights)
     for name, tensor in weights[0].items():
         if ".labels." not in name:  # weighed on the neighborhoods of the evaluation

@@ -88,7 +88,6 @@ row-wise adagrad:
   model: {type: LightGCN, args: {out_channels: 8, sparse_embeddings: true}}
   optimizer: {type: RowWiseAdagrad, args: {lr: 0.05}}
 exact evaluation: {training__eval: exact}
-in buckets: {scaling__gradients: ddp}
 bfloat16: {training__precision: bf16-mixed}
 one against all:
   model: {type: Embedding, args: {out_channels: 8}}

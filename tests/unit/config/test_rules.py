@@ -86,8 +86,8 @@ args: {sparse_embeddings: true}}}
     shard-rows-compile | training.compile=True
 {scaling: {shard: embeddings}, task: self_supervised}
     shard-rows-task | task.type='self_supervised'
-scaling: {shard: full, gradients: ddp}
-    shard-gradients | scaling.gradients='ddp' | flat
+scaling: {gradients: ddp}
+    config-key-removed | scaling.gradients='ddp'
 scaling: {max_failures: -2}
     config-range | max_failures=-2 | at least -1
 scaling: {placement_strategy: pack}
