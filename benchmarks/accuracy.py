@@ -90,11 +90,7 @@ CASES = (
         "facebook_pages",
         "Facebook pages",
         "facebook_pages",
-        (
-            *("csv", "--edges", "{data}/facebook_pages/edges.csv"),
-            *("--nodes", "{data}/facebook_pages/target.csv"),
-            *("--features", "{data}/facebook_pages/features.json"),
-        ),
+        (str(EXAMPLES / "facebook/prepare.py"), "{data}/facebook_pages"),
         "none",
     ),
 )

@@ -163,11 +163,7 @@ CASES = (
         dataset="Facebook pages",
         config="facebook_links.yaml",
         tables="facebook_pages",
-        prepare=(
-            *("csv", "--edges", "{data}/facebook_pages/edges.csv"),
-            *("--nodes", "{data}/facebook_pages/target.csv"),
-            *("--features", "{data}/facebook_pages/features.json"),
-        ),
+        prepare=(str(EXAMPLES / "facebook/prepare.py"), "{data}/facebook_pages"),
         metrics=("full_mrr", "full_hits@50"),
         grid=(values("optimizer.args.lr", "0.005", "0.01"),),
         chosen="lr 0.005",

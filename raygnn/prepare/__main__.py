@@ -33,7 +33,6 @@ from raygnn.data.tables.source import is_database
 from raygnn.documents import parse_scalar
 from raygnn.errors import ConfigError, DataError, RaygnnError, RuleError
 from raygnn.json_output import with_json
-from raygnn.prepare.csv import CsvSource, csv_tables
 from raygnn.prepare.draft import repair_tables, write_draft
 from raygnn.prepare.drafts.roles import GUESS
 from raygnn.prepare.label_query import LabelQuery, links_have_no_weights, parse_questions
@@ -49,7 +48,6 @@ from raygnn.runtime.sources import with_snapshots
 _EXAMPLES = """
 raygnn prepare draft my_tables
 raygnn prepare npz cora.npz --out graphs/cora
-raygnn prepare csv --edges edges.csv --labels target.csv --label page_type --out graphs/pages
 raygnn prepare synthetic shop --out graphs/shop
 raygnn prepare labels shop --predict "count(purchases) over 30d > 0" --for users --every 30d \\
     --val 2024-01-01 --test 2024-04-01 --name churn
@@ -260,15 +258,6 @@ def _convert_npz(args: argparse.Namespace) -> GraphTables:
     return npz_tables(**_named(npz_tables, args))
 
 
-def _convert_csv(args: argparse.Namespace) -> GraphTables:
-    if args.edges is None:
-        raise ConfigError("--edges is needed. Name an edge list.", id="prepare-options-clash")
-    if args.separator in {"\\t", "tab"}:
-        args.separator = "\t"
-    files = CsvSource(**_named(CsvSource, args))
-    return csv_tables(files, **_named(csv_tables, args, "files"))
-
-
 def _convert_pyg(args: argparse.Namespace) -> GraphTables:
     if (args.file is None) == (args.dataset is None):
         raise ConfigError(
@@ -353,7 +342,6 @@ def build_parser() -> argparse.ArgumentParser:
     _add_draft(commands)
     _add_npz(commands)
     _add_pyg(commands)
-    _add_csv(commands)
     _add_relbench(commands)
     _add_snapshot(commands)
     _add_labels(commands)
@@ -396,7 +384,7 @@ def _add_npz(commands: Any) -> None:
     )
     add("--split-index", type=int, metavar="I", help="which of several splits (default: the first)")
     add("--split-file", metavar="FILE", help="npz of node numbers: arrays train, valid, test")
-    _add_direction(command)
+    add("--directed", action="store_true", help="write edges as they are, not in both directions")
     _add_split_and_features(command, "default: the file's masks, else none")
 
 
@@ -409,31 +397,6 @@ def _add_pyg(commands: Any) -> None:
     add("--index", type=int, help="index of one graph in a dataset of several")
     add_allow_module(command, "module that --dataset may also come from")
     _add_split_and_features(command, "default: the data's masks, else none")
-
-
-def _add_csv(commands: Any) -> None:
-    command = _add_command(commands, "csv", "from an edge list", _convert_csv)
-    add = command.add_argument
-    add("--edges", metavar="FILE", help="edge list (path or URI)")
-    add("--source", metavar="COLUMN", help="default: the first column of --edges")
-    add("--target", metavar="COLUMN", help="default: the second column of --edges")
-    add("--nodes", "--labels", metavar="FILE", help="table of ids and labels")
-    add("--id", metavar="COLUMN", help="default: the first column of --nodes")
-    add("--label", metavar="COLUMN", help="default: the other column of --nodes")
-    add(
-        "--features",
-        metavar="FILE",
-        help="numbers beside an id column, or .json: {id: [feature indices]}",
-    )
-    add("--separator", help="separator of all files (default: detected in each)")
-    add(
-        "--no-header",
-        dest="has_header",
-        action="store_false",
-        help="the files have no header line; their columns are 0, 1, ...",
-    )
-    _add_direction(command)
-    _add_split_and_features(command, "default: none")
 
 
 def _add_relbench(commands: Any) -> None:
@@ -564,18 +527,6 @@ def _add_command(
     add("--shards", type=int, default=1, metavar="N", help="files per type (default: 1)")
     add("--overwrite", action="store_true", help="replace the graph in the folder")
     return command
-
-
-def _add_direction(command: argparse.ArgumentParser) -> None:
-    direction = command.add_mutually_exclusive_group()
-    direction.add_argument(
-        "--undirected",
-        dest="directed",
-        action="store_false",
-        default=False,
-        help="write both directions of each edge, without repeats and self-loops (default)",
-    )
-    direction.add_argument("--directed", action="store_true", help="write the edges as they are")
 
 
 def _add_split_and_features(command: argparse.ArgumentParser, default: str) -> None:

@@ -244,8 +244,7 @@ def _entries(
         if adjacency.dim != adjacency.num_rows:
             raise DataError(
                 f"{where}: adj_shape={(adjacency.num_rows, adjacency.dim)} is invalid: must be "
-                "square. Give a graph of one node type, or use raygnn.prepare csv for other "
-                "tables.",
+                "square. Give a graph of one node type.",
                 id="prepare-npz-square",
             )
         source = np.repeat(np.arange(adjacency.num_rows), np.diff(adjacency.indptr))

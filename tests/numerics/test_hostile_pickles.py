@@ -249,7 +249,5 @@ def test_types_of_columns_are_not_unpickled(tmp_path, graph, marker, capsys, kin
     pq.write_table(table.set_column(place, field, storage), path)
     config = {"uri": graph, "splits": {"type": "hash"}}
     assert _train(tmp_path, data=config) == 2
-    prepare = ["csv", "--edges", str(path), "--source", column, "--target", column]
-    assert raygnn.prepare.__main__.main([*prepare, "--out", str(tmp_path / "out")]) == 2
     assert not marker.exists()
     assert "Traceback" not in capsys.readouterr().err

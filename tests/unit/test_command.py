@@ -91,8 +91,8 @@ def test_bash_completes_commands_options_and_keys(capsys, tmp_path):
     assert all(key.startswith("--loader.b") for key in keys)
     assert _completed("raygnn partition graph --loader.b", tmp_path) == []
     assert _completed("raygnn train con", tmp_path) == []  # bash completes files by itself
-    assert "csv" in _completed("raygnn prepare c", tmp_path)
-    assert "--edges" in _completed("raygnn prepare csv --e", tmp_path)
+    assert "npz" in _completed("raygnn prepare n", tmp_path)
+    assert "--directed" in _completed("raygnn prepare npz --di", tmp_path)
     assert _completed("raygnn completion z", tmp_path) == ["zsh"]
     assert command.main(["completion", "zsh"]) == 0
     assert "bashcompinit" in capsys.readouterr().out

@@ -44,7 +44,7 @@ NULL_WORDS = (
     "?",
 )
 _HEADER_BYTES = 1 << 16
-QUOTED = re.compile(r'"[^"]*"')
+_QUOTED = re.compile(r'"[^"]*"')
 _SEPARATORS = (",", ";", "|", "\t")
 _QUOTED_LINE = re.compile(r"(Expected \d+ columns, got \d+): .*", re.DOTALL)
 _TYPES: dict[CsvKind, pa.DataType] = {
@@ -228,13 +228,13 @@ def read_header(uri: str, name: str, form: CsvFormat = PLAIN_CSV) -> tuple[str, 
         ) from error
 
 
-def is_row(header: Sequence[str], separator: str = ",") -> bool:
+def is_row(header: Sequence[str]) -> bool:
     """Whether the first line of a file contains only numbers, and so is a row.
 
-    With commas, 0,1,2,... are the names that pandas writes for unnamed columns.
+    0, 1, 2, ... are the names that pandas writes for unnamed columns.
     """
     is_numbered = list(header) == [str(position) for position in range(len(header))]
-    return not (is_numbered and separator == ",") and all(map(is_number, header))
+    return not is_numbered and all(map(is_number, header))
 
 
 def is_number(value: object) -> bool:
@@ -254,7 +254,7 @@ def separator_of(uri: str, start: bytes, num_skipped: int = 0) -> str:
     if is_tab_separated(uri):
         return "\t"
     line, *_ = start.split(b"\n", num_skipped + 1)[num_skipped:] or [b""]
-    names = QUOTED.sub("", line.decode("utf-8", "replace"))
+    names = _QUOTED.sub("", line.decode("utf-8", "replace"))
     return max(_SEPARATORS, key=names.count)
 
 

@@ -19,7 +19,7 @@ _LISTENS = ("user", "listens", "artist")
 
 def _make(example: str, folder: Path, **files: str) -> Bundle:
     for name, text in files.items():
-        (folder / f"{name}.txt").write_text(text)
+        (folder / (name if "." in name else f"{name}.txt")).write_text(text)
     main = runpy.run_path(str(_EXAMPLES / example / "prepare.py"))["main"]
     main(folder, str(folder / "out"))
     return ingest(folder / "out", cache_dir=folder / "cache")
@@ -60,3 +60,18 @@ def test_fb15k237_tables(tmp_path: Path) -> None:
     edge_type = ("entity", "r10", "entity")
     assert bundle.csc(edge_type).indices.tolist() == [2, 14540]
     assert np.asarray(bundle.column(edge_type, "split")).tolist() == [1, 3]
+
+
+def test_facebook_tables(tmp_path: Path) -> None:
+    files = {
+        "edges.csv": "id_1,id_2\n0,2\n2,0\n1,1\n1,2\n",
+        "target.csv": "id,page_type\n0,tvshow\n2,company\n1,tvshow\n",
+        "features.json": '{"1": [3, 3], "0": [], "2": [1, 4]}',
+    }
+    bundle = _make("facebook", tmp_path, **files)
+    csc = bundle.csc(("node", "to", "node"))
+    assert csc.indptr.tolist() == [0, 1, 2, 4]
+    assert csc.indices.tolist() == [2, 2, 0, 1]
+    assert bundle.columns("node")["y"].class_names == ("company", "tvshow")
+    assert bundle.column("node", "y").tolist() == [1, 1, 0]
+    assert bundle.column("node", "x").indices.tolist() == [3, 1, 4]

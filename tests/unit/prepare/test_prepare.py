@@ -61,18 +61,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     np.savez("graph.npz", **ring)
     edge_index = torch.tensor(np.stack([ids, (ids + 1) % num_nodes]))
     torch.save(Data(x=torch.ones(num_nodes, 4), edge_index=edge_index), "graph.pt")
-    lines = [f"{i},{(i + 1) % num_nodes}\n" for i in ids]
-    Path("edges.csv").write_text("id_1,id_2\n" + "".join(lines))
-    Path("target.csv").write_text("id,page_type\n" + "".join(f"{i},t{i % 2}\n" for i in ids))
-    rows = ", ".join(f'"{i}": [{i % 40}, 39]' for i in ids)
-    Path("features.json").write_text(f"{{{rows}}}")
+    Path("edges.csv").write_text("id_1,id_2\n")
     Path("my_graphs.py").write_text(MY_GRAPHS)
     _write_relbench()
     Path("my_tables").mkdir()
     Path("my_tables/follows.csv").write_text("from,to\n1,2\n2,3\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "my_graphs", raising=False)
-    Path("edges.txt").write_text("# from to\n" + "".join(lines).replace(",", "\t"))
     return tmp_path
 
 
@@ -116,36 +111,11 @@ def test_a_config_learns_labels_or_links_and_makes_the_split_that_is_missing(
     assert config.task.args == {"target": "node", "label": "y"}
     assert run("npz graph.npz --out g --split per-class:5,3") == 0
     assert load_config("g/train.yaml").config.data.splits is None
-    assert run("csv --edges edges.csv --out links") == 0
+    assert run("pyg graph.pt --out links") == 0
     task = load_config("links/train.yaml").config.task
     assert (task.type, task.args) == ("link_prediction", {"edge_type": "node__to__node"})
     x = pq.read_table("a graph/nodes/node").column("x")[0].as_py()
     assert np.frombuffer(x, np.float32).tolist() == [0.25] * 4
-
-
-def test_csv_with_all_its_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status = run(
-        "csv --edges edges.csv --source id_2 --target id_1 --labels target.csv --id id "
-        "--label page_type --features features.json --directed --out g --split hash:0.8,0.1,0.1"
-    )
-    assert status == 0
-    out = capsys.readouterr().out
-    assert "feature x of 40 dimensions, sparse; label y of 2 classes; split train" in out
-    assert pq.read_table("g/edges/to").column("target").to_pylist() == list(range(120))
-
-
-def test_a_tab_may_be_written_out(folder: Path) -> None:
-    assert run(r"csv --edges edges.txt --separator '\t' --no-header --out g") == 0
-    assert run("csv --edges edges.txt --separator tab --no-header --out h") == 0
-    assert pq.read_table("g/edges/to").equals(pq.read_table("h/edges/to"))
-
-
-def test_comments_above_a_list_without_a_header_are_no_edge(folder: Path) -> None:
-    lines = Path("edges.txt").read_text().partition("\n")[2]
-    Path("commented.txt").write_text(f"# an edge a line\n% of 120 nodes\n{lines}")
-    for name in ("edges", "commented"):
-        assert run(f"csv --edges {name}.txt --out {name}") == 0
-    assert pq.read_table("commented/edges/to").equals(pq.read_table("edges/edges/to"))
 
 
 def test_pyg_file_and_dataset(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,7 +189,6 @@ def test_errors_are_one_message_and_exit_status_2(
         ("npz graph.npz", "the following arguments are required: --out"),
         ("synthetic tree --out g", "invalid choice: 'tree'"),
         ("synthetic rmat --num-nodes many --out g", "invalid int value: 'many'"),
-        ("npz graph.npz --out g --directed --undirected", "not allowed with argument"),
         ("npz graph.npz --out g --normalize-features column", "invalid choice: 'column'"),
     ],
 )

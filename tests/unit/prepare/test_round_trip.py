@@ -18,7 +18,6 @@ from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.splits import make_splits
 from raygnn.data.tables.graph_tables import GraphTables, write_tables
 from raygnn.data.tables.pyg import tables_from_pyg
-from raygnn.prepare.csv import CsvSource, csv_tables
 from raygnn.prepare.synthetic import GENERATORS, synthetic_tables
 from tests.generated import SMALL
 
@@ -129,27 +128,6 @@ def test_generated_graphs_come_back(tmp_path: Path, name: str, remote: bool) -> 
         source_ids, target_ids = (bundle.ids(end).to_pylist() for end in edge_type[::2])
         read = [(source_ids[s], target_ids[t]) for s, t in edges_of(bundle, edge_type)]
         assert sorted(read) == sorted(pairs)
-
-
-def test_named_nodes_and_classes_come_back(tmp_path: Path) -> None:
-    (tmp_path / "e.csv").write_text("a,b\nzoe,bob\nbob,eve\n")
-    (tmp_path / "l.csv").write_text("id,y\nbob,cat\nzoe,dog\n")
-    (tmp_path / "f.json").write_text('{"zoe": [1, 44], "eve": [2]}')
-    files = CsvSource(
-        edges=str(tmp_path / "e.csv"),
-        nodes=str(tmp_path / "l.csv"),
-        features=str(tmp_path / "f.json"),
-    )
-    bundle = bundle_of(csv_tables(files), tmp_path)
-    assert bundle.ids("node").to_pylist() == ["bob", "zoe", "eve"]
-    assert bundle.column("node", "y").tolist() == [0, 1, -1]
-    assert bundle.columns("node")["y"].class_names == ("cat", "dog")
-    assert [np.flatnonzero(row).tolist() for row in dense(bundle, "node", "x")] == [
-        [],
-        [1, 44],
-        [2],
-    ]
-    assert sorted(edges_of(bundle, EDGE)) == [(0, 1), (0, 2), (1, 0), (2, 0)]
 
 
 @pytest.mark.parametrize(
