@@ -13,15 +13,12 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from raygnn.command_line import add_allow_module, command_parser, exit_process
+from raygnn.command_line import command_parser, exit_process
 from raygnn.config.arguments import section_of
-from raygnn.config.components import build
-from raygnn.config.section import Component
 from raygnn.console import count, give_result
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import exists, join, read_text, reading_input, redact
 from raygnn.data.manifest import Manifest
-from raygnn.data.tables.clean_up import SPLIT_HELP, parse_split
 from raygnn.data.tables.graph_tables import (
     GraphTables,
     check_folder,
@@ -30,8 +27,7 @@ from raygnn.data.tables.graph_tables import (
 )
 from raygnn.data.tables.pyg import load_pyg, tables_from_pyg
 from raygnn.data.tables.source import is_database
-from raygnn.documents import parse_scalar
-from raygnn.errors import ConfigError, DataError, RaygnnError, RuleError
+from raygnn.errors import ConfigError, DataError, RaygnnError
 from raygnn.json_output import with_json
 from raygnn.prepare.draft import repair_tables, write_draft
 from raygnn.prepare.drafts.roles import GUESS
@@ -68,7 +64,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _write_tables(args: argparse.Namespace) -> None:
-    parse_split(getattr(args, "split", None) or "none")
     check_folder(args.out, args.overwrite)
     tables = args.convert(args)
     progress = partial(print, file=sys.stderr, flush=True)
@@ -248,55 +243,13 @@ def _parse_time(text: str, option: str) -> datetime:
     return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
 
 
-def _named(function: Callable[..., Any], args: argparse.Namespace, *but: str) -> dict[str, Any]:
-    """The options that have the names of a function's parameters."""
-    names = [name for name in inspect.signature(function).parameters if name not in but]
-    return {name: getattr(args, name) for name in names}
-
-
 def _convert_npz(args: argparse.Namespace) -> GraphTables:
-    return npz_tables(**_named(npz_tables, args))
+    names = inspect.signature(npz_tables).parameters
+    return npz_tables(**{name: getattr(args, name) for name in names})
 
 
 def _convert_pyg(args: argparse.Namespace) -> GraphTables:
-    if (args.file is None) == (args.dataset is None):
-        raise ConfigError(
-            "file and --dataset are invalid: give exactly one of them. Name a file that "
-            "torch.save wrote, or a dataset class such as torch_geometric.datasets.Planetoid.",
-            id="prepare-options-clash",
-        )
-    data = load_pyg(args.file) if args.dataset is None else _build_dataset(args)
-    return tables_from_pyg(data, **_named(tables_from_pyg, args, "data"))
-
-
-def _build_dataset(args: argparse.Namespace) -> Any:
-    component = Component(type=args.dataset, args=_dataset_args(args.args))
-    try:
-        dataset = build(component, "dataset", tuple(args.allow_modules))
-        return dataset if args.index is None else dataset[args.index]
-    except RaygnnError:
-        raise
-    except Exception as error:
-        raise DataError(
-            f"--dataset={args.dataset!r} failed: {type(error).__name__}: {error}. Check --args, "
-            "and that its files can be read or downloaded from here.",
-            id="prepare-dataset",
-        ) from error
-
-
-def _dataset_args(text: str) -> dict[str, Any]:
-    try:
-        content = parse_scalar(text)
-        rule = "it is not a mapping"
-    except RuleError as error:
-        content, rule = None, error.problem.rule
-    if not isinstance(content, dict):
-        raise ConfigError(
-            f"--args={redact(text)!r} is invalid: {rule}. Set a YAML mapping, such as "
-            "--args '{root: data, name: Cora}'.",
-            id="prepare-dataset-args",
-        )
-    return content
+    return tables_from_pyg(load_pyg(args.file), args.normalize)
 
 
 def _convert_synthetic(args: argparse.Namespace) -> GraphTables:
@@ -305,8 +258,6 @@ def _convert_synthetic(args: argparse.Namespace) -> GraphTables:
 
 
 def _in_flags(message: str) -> str:
-    message = re.sub(r"\bdata\.type\b", "--dataset", message)
-    message = re.sub(r"\bdata\.args\b", "--args", message)
     return re.sub(
         r"\bdata\.synthetic\.(\w+)", lambda match: "--" + match[1].replace("_", "-"), message
     )
@@ -385,18 +336,14 @@ def _add_npz(commands: Any) -> None:
     add("--split-index", type=int, metavar="I", help="which of several splits (default: the first)")
     add("--split-file", metavar="FILE", help="npz of node numbers: arrays train, valid, test")
     add("--directed", action="store_true", help="write edges as they are, not in both directions")
-    _add_split_and_features(command, "default: the file's masks, else none")
+    _add_normalization(command)
 
 
 def _add_pyg(commands: Any) -> None:
     command = _add_command(commands, "pyg", "from a PyG Data or HeteroData", _convert_pyg)
     add = command.add_argument
-    add("file", nargs="?", help="file (path or URI) written by torch.save")
-    add("--dataset", metavar="CLASS", help="dotted path of a dataset class")
-    add("--args", default="{}", metavar="YAML", help="arguments of the dataset")
-    add("--index", type=int, help="index of one graph in a dataset of several")
-    add_allow_module(command, "module that --dataset may also come from")
-    _add_split_and_features(command, "default: the data's masks, else none")
+    add("file", help="file (path or URI) written by torch.save")
+    _add_normalization(command)
 
 
 def _add_relbench(commands: Any) -> None:
@@ -529,11 +476,8 @@ def _add_command(
     return command
 
 
-def _add_split_and_features(command: argparse.ArgumentParser, default: str) -> None:
-    add = command.add_argument
-    add("--split", help=f"{SPLIT_HELP} ({default})")
-    add("--split-seed", type=int, default=0, metavar="S", help="default: 0")
-    add(
+def _add_normalization(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
         "--normalize-features",
         dest="normalize",
         choices=["row"],

@@ -39,8 +39,6 @@ _WANTED = (
 def npz_tables(
     uri: str,
     directed: bool = False,
-    split: str | None = None,
-    split_seed: int = 0,
     normalize: bool = False,
     is_largest_component: bool = False,
     split_index: int | None = None,
@@ -75,13 +73,12 @@ def npz_tables(
         edges = edges.among(kept, num_nodes)
         features = features.take(kept) if isinstance(features, SparseRows) else _at(features, kept)
         labels = _at(labels, kept)
-        if split is None:
-            mask_codes(masks, num_nodes, where)
-            masks = {name: mask[kept] for name, mask in masks.items()}
+        mask_codes(masks, num_nodes, where)
+        masks = {name: mask[kept] for name, mask in masks.items()}
     nodes = node_rows(
         kept, {} if features is None else {"x": features}, {} if labels is None else {"y": labels}
     )
-    nodes, split_note = split_nodes(nodes, masks, labels, split, split_seed, where)
+    nodes, split_note = split_nodes(nodes, masks, where)
     rows = edge_rows(edges.source, edges.target, weight=edges.weight)
     return GraphTables(
         {"node": nodes}, {("node", "to", "node"): rows}, (*edges.notes, *mask_notes, *split_note)

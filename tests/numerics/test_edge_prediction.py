@@ -32,7 +32,7 @@ REVERSE = IngestOptions(reverse_edges=True)
 
 
 def _ratings(folder: Path, **changes: Any) -> Path:
-    given = {"num_users": 80, "num_films": 40, "num_ratings": 1200, "split": "hash:0.6,0.2,0.2"}
+    given = {"num_users": 80, "num_films": 40, "num_ratings": 1200}
     tables = synthetic_tables("ratings", **{**given, **changes})
     write_tables(tables, str(folder / "tables"), num_shards=2)
     return folder / "tables"

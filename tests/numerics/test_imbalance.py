@@ -82,7 +82,10 @@ def _fraud(folder: Path, loader: dict[str, Any], **changes: Any) -> dict[str, An
     graph = {"num_nodes": 4000, "num_classes": 2, "rare": 0.02, "noise": 4.0}
     config = small_config(
         folder,
-        data__synthetic={"type": "planted_partition", **graph, "split": "hash:0.5,0.2,0.3"},
+        data={
+            "synthetic": {"type": "planted_partition", **graph},
+            "splits": {"type": "hash", "fractions": [0.5, 0.2, 0.3]},
+        },
         scaling__num_workers=0,
         loader={"batch_size": 256, **loader},
         model__args__hidden_channels=32,
@@ -155,8 +158,9 @@ def test_the_report_answers_in_order_and_shows_what_is_confused(bundle_path, tmp
 
 
 def test_without_a_test_split_figures_are_of_validation(tmp_path):
-    bundle = small_bundle(tmp_path, split="hash:0.6,0.4,0")
-    config = small_config(tmp_path, scaling__num_workers=0)
+    bundle = small_bundle(tmp_path)
+    splits = {"type": "hash", "fractions": [0.6, 0.4, 0.0]}
+    config = small_config(tmp_path, scaling__num_workers=0, data__splits=splits)
     metrics = run_rank(config, str(bundle.path))
     assert list(metrics["per_class"]) == ["val"]
     right = [row["recall"] * row["support"] for row in metrics["per_class"]["val"].values()]

@@ -95,7 +95,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Graph tables by the first word of a case."""
     folder = tmp_path_factory.mktemp("tables")
     planted = {"num_nodes": 300, "num_classes": 3, "num_features": 8, "seed": 1}
-    ratings = {"num_users": 80, "num_films": 40, "num_ratings": 600, "split": "hash:0.6,0.2,0.2"}
+    ratings = {"num_users": 80, "num_films": 40, "num_ratings": 600}
     made = {
         "planted": synthetic_tables("planted_partition", **planted),
         "friends": friends(),

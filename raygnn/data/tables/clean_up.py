@@ -9,10 +9,10 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse import csgraph
 
-from raygnn.data.splits import SPLIT_NAMES, hash_split, per_class_split
+from raygnn.data.splits import SPLIT_NAMES, hash_split
 from raygnn.data.tables.columns import Features, SparseRows, split_column
 from raygnn.data.tables.graph_tables import NodeRows
-from raygnn.errors import ConfigError, DataError
+from raygnn.errors import DataError
 
 
 def largest_component(source: np.ndarray, target: np.ndarray, num_nodes: int) -> np.ndarray:
@@ -73,88 +73,27 @@ def _nonzero(sums: np.ndarray) -> np.ndarray:
     return np.where(sums == 0, 1.0, sums)
 
 
-SPLIT_HELP = "hash:TRAIN,VAL,TEST (shares), per-class:TRAIN,VAL (nodes of each class) or none"
-_FORMS = "hash:0.8,0.1,0.1 (shares), per-class:20,30 (train and val nodes of each class) or none"
-
-
-@dataclass(frozen=True)
-class SplitOption:
-    """A parsed split option: `kind` is hash (three shares), per-class (two counts) or none."""
-
-    kind: str
-    numbers: tuple[float, ...]
-
-
-def parse_split(text: str) -> SplitOption:
-    """Parses a split option. Raises a ConfigError for other forms."""
-    kind, _, rest = text.partition(":")
-    if text == "none":
-        return SplitOption(text, ())
-    try:
-        numbers = tuple(float(part) for part in rest.split(","))
-    except ValueError:
-        numbers = ()
-    is_hash = kind == "hash" and len(numbers) == 3
-    is_per_class = kind == "per-class" and len(numbers) == 2 and all(n == int(n) for n in numbers)
-    if not is_hash and not is_per_class:
-        raise ConfigError(
-            f"split={text!r} is invalid: unknown form. Set {_FORMS}.", id="split-option"
-        )
-    return SplitOption(kind, numbers)
-
-
-def declare_split(nodes: NodeRows, split: str, seed: int, labels: np.ndarray | None) -> NodeRows:
-    """Adds a split column that the manifest declares; a split of `none` adds nothing.
-
-    Args:
-        split: the option's text, see parse_split.
-        labels: classes [n], required by per-class; negative is unlabelled.
-    Raises:
-        ConfigError: the option is malformed.
-        DataError: these nodes cannot be split this way.
-    """
-    option = parse_split(split)
-    if option.kind == "none":
-        return nodes
-    ids = nodes.table.column(nodes.id).combine_chunks()
-    if option.kind == "hash":
-        codes = hash_split(ids, option.numbers, seed)
-    elif labels is None:
-        raise DataError(
-            f"split={split!r} is invalid: the nodes have no labels. Use hash:0.8,0.1,0.1 instead.",
-            id="split-no-labels",
-        )
-    else:
-        train, val = (int(number) for number in option.numbers)
-        codes = per_class_split(ids, labels, train, val, seed)
-    return with_split(nodes, codes)
-
-
 def with_split(nodes: NodeRows, codes: np.ndarray) -> NodeRows:
     table = nodes.table.append_column("split", split_column(codes))
     return replace(nodes, table=table, split="split")
+
+
+def with_hash_split(nodes: NodeRows, seed: int, *shares: float) -> NodeRows:
+    """Adds a split column that the manifest declares, by a hash of (seed, id)."""
+    ids = nodes.table.column(nodes.id).combine_chunks()
+    return with_split(nodes, hash_split(ids, shares, seed))
 
 
 MASK_NAMES = tuple(f"{name}_mask" for name in SPLIT_NAMES)
 
 
 def split_nodes(
-    nodes: NodeRows,
-    masks: Mapping[str, np.ndarray],
-    labels: np.ndarray | None,
-    split: str | None,
-    split_seed: int,
-    where: str,
+    nodes: NodeRows, masks: Mapping[str, np.ndarray], where: str
 ) -> tuple[NodeRows, tuple[str, ...]]:
-    """Declares the requested split, else that of the masks, else none; with a note on it."""
-    if split is not None:
-        note = ("split masks ignored: --split was given",) if masks else ()
-        return declare_split(nodes, split, split_seed, labels), note
+    """Declares the split of the masks, if there are any; with a note on it."""
     codes = mask_codes(masks, nodes.table.num_rows, where)
     if codes is None:
-        return nodes, (
-            "no split written: the source has none. Pass --split, or set data.splits in the config",
-        )
+        return nodes, ("no split written: the source has none. Set data.splits in the config",)
     return with_split(nodes, codes), ("split taken from the masks of the source",)
 
 
@@ -175,7 +114,7 @@ def mask_codes(masks: Mapping[str, np.ndarray], num_nodes: int, where: str) -> n
         if mask.shape != (num_nodes,):
             raise DataError(
                 f"{where}: {name} has shape {mask.shape}, but must have shape ({num_nodes},), "
-                f"one value per node. Keep one column of it, or make a split with --split.",
+                f"one value per node. Keep one column of it, or leave it out.",
                 id="prepare-mask-shape",
             )
         mask = mask.astype(bool)
@@ -183,7 +122,7 @@ def mask_codes(masks: Mapping[str, np.ndarray], num_nodes: int, where: str) -> n
         if len(both):
             raise DataError(
                 f"{where}: {len(both):,} nodes are in {name} and in an earlier mask, first nodes "
-                f"{both[:5].tolist()}. Make the masks disjoint, or make a split with --split.",
+                f"{both[:5].tolist()}. Make the masks disjoint, or leave them out.",
                 id="prepare-masks-overlap",
             )
         codes[mask] = code

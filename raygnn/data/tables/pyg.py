@@ -89,9 +89,7 @@ def load_pyg(uri: str) -> Any:
     return loaded
 
 
-def tables_from_pyg(
-    data: Any, split: str | None = None, split_seed: int = 0, normalize: bool = False
-) -> GraphTables:
+def tables_from_pyg(data: Any, normalize: bool = False) -> GraphTables:
     """Converts a Data or HeteroData, or a dataset of a single one.
 
     Reads from nodes: x, y, train_mask, val_mask, test_mask, time, n_id (original ids, else 0..N-1);
@@ -99,7 +97,6 @@ def tables_from_pyg(
     unchanged. The types of a Data are "node" and ("node", "to", "node").
 
     Args:
-        split: option text (see parse_split) for node types with y; None uses the masks.
         normalize: divides each row of x by its sum.
     Raises:
         DataError: an attribute is invalid, or the number of nodes is unknown.
@@ -119,7 +116,7 @@ def tables_from_pyg(
     for name, store in node_stores.items():
         where = "data" if isinstance(data, Data) else f"data[{name!r}]"
         ids[name] = _node_ids(store, where)
-        nodes[name], node_notes = _node_rows(store, ids[name], where, split, split_seed, normalize)
+        nodes[name], node_notes = _node_rows(store, ids[name], where, normalize)
         notes += node_notes
     for edge_type, store in edge_stores.items():
         where = "data" if isinstance(data, Data) else f"data[{edge_type!r}]"
@@ -142,7 +139,7 @@ def _single_graph(data: Any) -> Any:
         if len(data) != 1:
             raise DataError(
                 f"data is a dataset of {len(data):,} graphs, but one graph is required. Pass one "
-                "of them, as in dataset[0] (--index 0).",
+                "of them, as in dataset[0].",
                 id="prepare-pyg-several",
             )
         data = data[0]
@@ -178,7 +175,7 @@ def _node_ids(store: Any, where: str) -> np.ndarray:
 
 
 def _node_rows(
-    store: Any, ids: np.ndarray, where: str, split: str | None, split_seed: int, normalize: bool
+    store: Any, ids: np.ndarray, where: str, normalize: bool
 ) -> tuple[NodeRows, tuple[str, ...]]:
     num_nodes = len(ids)
     features: dict[str, Features] = {}
@@ -199,7 +196,7 @@ def _node_rows(
     }
     if labels is None and not masks:
         return nodes, ()
-    return split_nodes(nodes, masks, labels, split, split_seed, where)
+    return split_nodes(nodes, masks, where)
 
 
 def _edge_rows(store: Any, source_ids: np.ndarray, target_ids: np.ndarray, where: str) -> EdgeRows:

@@ -10,10 +10,9 @@ import pyarrow as pa
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.links.split import pair_split
-from raygnn.data.tables.clean_up import SPLIT_HELP, declare_split, parse_split
+from raygnn.data.tables.clean_up import with_hash_split
 from raygnn.data.tables.columns import split_column
 from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, NodeRows, edge_rows, node_rows
-from raygnn.errors import ConfigError
 from raygnn.prepare.synthetic.draws import (
     FIRST_TIME_S,
     YEAR_S,
@@ -43,8 +42,6 @@ def bipartite(
         float, field("the norm of the features' noise, as a multiple of their signal's", low=0)
     ] = 3.0,
     timestamps: Annotated[bool, field("a time for each purchase, in Unix seconds")] = False,
-    split: Annotated[str, field(SPLIT_HELP)] = "hash:0.6,0.2,0.2",
-    split_seed: Annotated[int | None, field("the seed of the split (default: seed)")] = None,
     seed: Annotated[int, field("the seed")] = 0,
 ) -> GraphTables:
     """Node types user and item, edge type (user, buys, item); a user's label is its community.
@@ -61,7 +58,7 @@ def bipartite(
     labels = np.concatenate([user_labels, item_labels])
     features = class_features(labels, num_communities, num_features, noise, seed)
     users = node_rows(np.arange(num_users), {"x": features[:num_users]}, {"y": user_labels})
-    users = declare_split(users, split, seed if split_seed is None else split_seed, user_labels)
+    users = with_hash_split(users, seed, 0.6, 0.2, 0.2)
     items = node_rows(np.arange(num_items), {"x": features[num_users:]})
     time = FIRST_TIME_S + draw_integers(seed, "time", len(user), YEAR_S) if timestamps else None
     return GraphTables(
@@ -111,8 +108,6 @@ def shop(
         float, field("the share of items sold in the last tenth of the year only", low=0, high=0.5)
     ] = 0.1,
     num_features: Annotated[int, field("the number of feature columns of items", low=2)] = 8,
-    split: Annotated[str, field(SPLIT_HELP)] = "hash:0.3,0.2,0.5",
-    split_seed: Annotated[int | None, field("the seed of the split (default: seed)")] = None,
     seed: Annotated[int, field("the seed")] = 0,
 ) -> GraphTables:
     """Node types user and item, edge type (user, buys, item) with timestamps over one year.
@@ -138,7 +133,7 @@ def shop(
     users = _rows("user", draw_normal(seed, "user features", (num_users, _USER_COLUMNS)), seed)
     items = _rows("item", centers[category] + _NOISE * noise, seed)
     users = _with_label(users, "taste", taste)
-    users = declare_split(users, split, seed if split_seed is None else split_seed, taste)
+    users = with_hash_split(users, seed, 0.3, 0.2, 0.5)
     seconds = FIRST_TIME_S + (time * YEAR_S).astype(np.int64)
     return GraphTables(
         {"user": users, "item": _with_label(items, "category", category)},
@@ -270,10 +265,6 @@ def ratings(
         float, field("the standard deviation of what nothing explains, in stars", low=0)
     ] = 0.7,
     classes: Annotated[bool, field("ratings as classes '1' to '5', not as numbers")] = False,
-    split: Annotated[
-        str, field("hash:TRAIN,VAL,TEST (shares of the pairs of user and film) or none")
-    ] = "hash:0.8,0.1,0.1",
-    split_seed: Annotated[int | None, field("the seed of the split (default: seed)")] = None,
     seed: Annotated[int, field("the seed")] = 0,
 ) -> GraphTables:
     """Node types user and film, edge type (user, rates, film) with label `rating` and timestamps.
@@ -303,7 +294,7 @@ def ratings(
     time = FIRST_TIME_S + draw_integers(seed, "time", len(user), YEAR_S)
     given = pa.array(stars.astype(np.int64)).cast(pa.string()) if classes else stars
     rates = edge_rows(_film_ids(user), _film_ids(film), time=time, labels={"rating": given})
-    rates = _with_split(rates, split, seed if split_seed is None else split_seed)
+    rates = _with_split(rates, seed)
     return GraphTables({"user": users, "film": films}, {("user", "rates", "film"): rates})
 
 
@@ -382,18 +373,9 @@ def _draw_pairs(
     return pairs // num_films, pairs % num_films
 
 
-def _with_split(rates: EdgeRows, split: str, seed: int) -> EdgeRows:
-    option = parse_split(split)
-    if option.kind == "none":
-        return rates
-    if option.kind != "hash":
-        raise ConfigError(
-            f"split={split!r} is invalid: pairs of user and film have no classes. Set "
-            "hash:0.8,0.1,0.1 or none.",
-            id="split-option",
-        )
+def _with_split(rates: EdgeRows, seed: int) -> EdgeRows:
     users, films = (rates.table.column(name).combine_chunks() for name in ("source", "target"))
-    codes = pair_split(("user", users), ("film", films), option.numbers, seed)
+    codes = pair_split(("user", users), ("film", films), (0.8, 0.1, 0.1), seed)
     return replace(
         rates, table=rates.table.append_column("split", split_column(codes)), split="split"
     )

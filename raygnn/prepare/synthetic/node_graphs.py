@@ -9,7 +9,7 @@ import pyarrow as pa
 from numba import njit
 
 from raygnn.data.hashing import GOLDEN_GAMMA, splitmix64
-from raygnn.data.tables.clean_up import SPLIT_HELP, declare_split
+from raygnn.data.tables.clean_up import with_hash_split
 from raygnn.data.tables.graph_tables import GraphTables, NodeRows, edge_rows, node_rows
 from raygnn.errors import ConfigError
 from raygnn.prepare.synthetic.draws import (
@@ -39,8 +39,6 @@ def planted_partition(
     noise: Annotated[
         float, field("the norm of the features' noise, as a multiple of their signal's", low=0)
     ] = 3.0,
-    split: Annotated[str, field(SPLIT_HELP)] = "hash:0.6,0.2,0.2",
-    split_seed: Annotated[int | None, field("the seed of the split (default: seed)")] = None,
     seed: Annotated[int, field("the seed")] = 0,
 ) -> GraphTables:
     """Equal communities, undirected edges mostly within them, features around their centers.
@@ -59,7 +57,7 @@ def planted_partition(
     source, target = _draw_edges(labels, num_classes, avg_degree, homophily, seed)
     features = class_features(labels, num_classes, num_features, noise, seed)
     nodes = node_rows(np.arange(num_nodes), {"x": features}, {"y": labels})
-    nodes = declare_split(nodes, split, seed if split_seed is None else split_seed, labels)
+    nodes = with_hash_split(nodes, seed, 0.6, 0.2, 0.2)
     return GraphTables({"node": nodes}, {("node", "to", "node"): edge_rows(source, target)})
 
 
@@ -113,8 +111,6 @@ def houses(
         int, field("the number of streets; a house has two neighbors in each", low=1)
     ] = 3,
     noise: Annotated[float, field("the standard deviation of the prices' noise", low=0)] = 10_000.0,
-    split: Annotated[str, field(SPLIT_HELP)] = "hash:0.6,0.2,0.2",
-    split_seed: Annotated[int | None, field("the seed of the split (default: seed)")] = None,
     seed: Annotated[int, field("the seed")] = 0,
 ) -> GraphTables:
     """Node type house with size and year, edge type (house, near, house), regression target price.
@@ -135,7 +131,7 @@ def houses(
     )
     table = pa.table({"id": np.arange(num_houses), "size": size, "year": year, "price": price})
     nodes = NodeRows(table, "id", {"x": ["size", "year"]}, {"price": "price"})
-    nodes = declare_split(nodes, split, seed if split_seed is None else split_seed, None)
+    nodes = with_hash_split(nodes, seed, 0.6, 0.2, 0.2)
     return GraphTables({"house": nodes}, {("house", "near", "house"): edge_rows(source, target)})
 
 
@@ -213,8 +209,6 @@ def rmat(
     noise: Annotated[
         float, field("the norm of the features' noise, as a multiple of their signal's", low=0)
     ] = 3.0,
-    split: Annotated[str, field(SPLIT_HELP)] = "hash:0.6,0.2,0.2",
-    split_seed: Annotated[int | None, field("the seed of the split (default: seed)")] = None,
     seed: Annotated[int, field("the seed")] = 0,
 ) -> GraphTables:
     """Directed edges with a power law of degrees, parallel ones included, without self-loops.
@@ -237,7 +231,6 @@ def rmat(
     if num_features:
         features["x"] = class_features(labels, max(1, num_classes), num_features, noise, seed)
     nodes = node_rows(np.arange(num_nodes), features, {"y": labels} if num_classes else {})
-    split_labels = labels if num_classes else None
-    nodes = declare_split(nodes, split, seed if split_seed is None else split_seed, split_labels)
+    nodes = with_hash_split(nodes, seed, 0.6, 0.2, 0.2)
     edges = edge_rows(order[source], order[target])
     return GraphTables({"node": nodes}, {("node", "to", "node"): edges})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,27 +20,6 @@ from raygnn.prepare import __main__ as prepare
 from raygnn.prepare.synthetic import GENERATORS
 
 DOCS = Path(__file__).parents[3] / "docs" / "prepare.md"
-
-
-# a module of the user's; `fail` raises what a download without network does
-MY_GRAPHS = """
-import torch
-from torch_geometric.data import Data, Dataset
-
-class Pair(Dataset):
-    def __init__(self, num_nodes=3, fail=False):
-        super().__init__()
-        if fail:
-            raise OSError("no network")
-        self.num_nodes_each = num_nodes
-
-    def len(self):
-        return 2
-
-    def get(self, idx):
-        x = torch.full((self.num_nodes_each, 1), float(idx))
-        return Data(x=x, edge_index=torch.tensor([[0, 1], [1, 2]]))
-"""
 
 
 @pytest.fixture
@@ -62,12 +40,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     edge_index = torch.tensor(np.stack([ids, (ids + 1) % num_nodes]))
     torch.save(Data(x=torch.ones(num_nodes, 4), edge_index=edge_index), "graph.pt")
     Path("edges.csv").write_text("id_1,id_2\n")
-    Path("my_graphs.py").write_text(MY_GRAPHS)
     _write_relbench()
     Path("my_tables").mkdir()
     Path("my_tables/follows.csv").write_text("from,to\n1,2\n2,3\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "my_graphs", raising=False)
     return tmp_path
 
 
@@ -86,15 +61,15 @@ def run(text: str) -> int:
 
 
 def test_npz_prints_what_it_wrote(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("npz graph.npz --out build/g --shards 2 --split per-class:5,3") == 0
+    assert run("npz graph.npz --out build/g --shards 2") == 0
     printed = capsys.readouterr()
     assert printed.out.splitlines() == [
         "wrote build/g",
-        "  node type node: 120 nodes; feature x of 4 dimensions, float32; label y of 2 classes; "
-        "split train 10, val 6, test 104",
+        "  node type node: 120 nodes; feature x of 4 dimensions, float32; label y of 2 classes",
         "  edge type node__to__node: 240 directed edges",
         "  note: made undirected: 120 entries became 240 directed edges (0 self-loops and 0 "
         "repeated entries dropped, 120 missing reverse directions added)",
+        "  note: no split written: the source has none. Set data.splits in the config",
         "next: raygnn train build/g/train.yaml",
     ]
     assert printed.err.splitlines() == ["wrote nodes/node: 120 rows", "wrote edges/to: 240 rows"]
@@ -109,7 +84,7 @@ def test_a_config_learns_labels_or_links_and_makes_the_split_that_is_missing(
     config = load_config("a graph/train.yaml").config
     assert (config.data.uri, config.data.splits.type) == ("a graph", "hash")
     assert config.task.args == {"target": "node", "label": "y"}
-    assert run("npz graph.npz --out g --split per-class:5,3") == 0
+    assert run("synthetic planted-partition --num-nodes 60 --out g") == 0
     assert load_config("g/train.yaml").config.data.splits is None
     assert run("pyg graph.pt --out links") == 0
     task = load_config("links/train.yaml").config.task
@@ -118,25 +93,10 @@ def test_a_config_learns_labels_or_links_and_makes_the_split_that_is_missing(
     assert np.frombuffer(x, np.float32).tolist() == [0.25] * 4
 
 
-def test_pyg_file_and_dataset(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("pyg graph.pt --out g") == 0
-    assert pq.read_table("g/nodes/node").num_rows == 120
-    dataset = "--dataset my_graphs.Pair --allow-module my_graphs"
-    assert run(f"pyg {dataset} --args '{{num_nodes: 5}}' --index 1 --out h") == 0
-    assert pq.read_table("h/nodes/node").num_rows == 5
-    assert run(f"pyg {dataset} --out i") == 2
-    assert "a dataset of 2 graphs" in capsys.readouterr().err
-    assert run(f"pyg {dataset} --args '{{fail: true}}' --out i") == 2
-    assert "failed: OSError: no network. Check --args" in capsys.readouterr().err
-    assert run("pyg --dataset my_graphs.Pair --index 0 --out i") == 2
-    assert "--allow-module" in capsys.readouterr().err
-    assert not Path("i").exists()
-
-
 def test_synthetic_flags_follow_the_generator(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("synthetic bipartite --num-users 30 --timestamps --split none --out g") == 0
+    assert run("synthetic bipartite --num-users 30 --timestamps --out g") == 0
     assert Manifest.load("g").edge_types[0].time == TimeColumn(column="time")
     assert "edge type user__buys__item" in capsys.readouterr().out
     with pytest.raises(SystemExit):
@@ -150,19 +110,10 @@ def test_synthetic_flags_follow_the_generator(
     ("command", "message"),
     [
         ("npz gone.npz --out g", "error: gone.npz: there is no such file"),
-        ("npz graph.npz --out g --split half", "error: split='half' is invalid"),
-        ("npz graph.npz --out g --split per-class:90,1", "error: splits.train=90, splits.val=1"),
         ("npz graph.npz --out g --shards 0", "error: num_shards=0 is invalid"),
         ("npz graph.npz --out edges.csv", "error: out='edges.csv' is invalid: it is a file"),
         ("npz graph.npz --out what://g", "error: uri='what://g' is invalid"),
         ("npz graph.npz --out /proc/none/g", "error: "),
-        ("pyg --out g", "error: file and --dataset are invalid: give exactly one of them"),
-        ("pyg graph.pt --dataset a.B --out g", "error: file and --dataset are invalid"),
-        (
-            "pyg --dataset a.B --args 3 --out g",
-            "error: --args='3' is invalid: it is not a mapping. Set a YAML map",
-        ),
-        ("pyg --dataset a.B --args '{' --out g", "error: --args='{' is invalid"),
         (
             "synthetic rmat --num-nodes 1 --out g",
             "error: --num-nodes=1 is invalid: it must be at l",

@@ -162,13 +162,6 @@ def test_hetero_data() -> None:
     assert len([note for note in tables.notes if "no split written" in note]) == 1
 
 
-def test_split_replaces_masks() -> None:
-    data = small_data(y=torch.tensor([0, 1, 0, 1]), train_mask=torch.ones(4, dtype=torch.bool))
-    tables = tables_from_pyg(data, split="per-class:1,0")
-    assert sorted(node(tables).column("split").to_pylist()) == ["test", "test", "train", "train"]
-    assert "split masks ignored: --split was given" in tables.notes
-
-
 def test_normalized_features() -> None:
     x = binary_rows(node(tables_from_pyg(small_data(), normalize=True)).column("x"))
     assert np.allclose(x.sum(axis=1), 1)

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raygnn.data.splits import hash_split, per_class_split
-from raygnn.data.tables.clean_up import SplitOption, declare_split, mask_codes, parse_split
+from raygnn.data.tables.clean_up import mask_codes
 from raygnn.data.tables.columns import split_column
-from raygnn.data.tables.graph_tables import node_rows
 from tests.errors import raises
 
 
@@ -85,25 +84,6 @@ def test_per_class_split_refuses(labels: list[object], train: int, val: int, mes
     array = np.array(labels)
     with raises(*message):
         per_class_split(np.arange(len(array)), array, train, val, 0)
-
-
-def test_options_are_parsed() -> None:
-    assert parse_split("hash:0.8,0.1,.1") == SplitOption("hash", (0.8, 0.1, 0.1))
-    assert parse_split("per-class:20,30") == SplitOption("per-class", (20, 30))
-    assert parse_split("none") == SplitOption("none", ())
-
-
-@pytest.mark.parametrize(
-    "text", ["", "hash", "hash:a,b,c", "hash:1", "per-class:20", "per-class:1.5,2", "per_class:1,2"]
-)
-def test_malformed_options_list_the_forms(text: str) -> None:
-    with raises("split-option", "hash:0.8,0.1,0.1"):
-        parse_split(text)
-
-
-def test_per_class_option_needs_labels() -> None:
-    with raises("split-no-labels"):
-        declare_split(node_rows(np.arange(3)), "per-class:1,1", 0, None)
 
 
 def test_split_column_round_trips() -> None:

@@ -284,30 +284,6 @@ def test_prices_of_houses_have_the_r2_that_is_promised(seed: int) -> None:
     assert abs(LinearRegression().fit(both, price).score(both, price) - 0.99) < 0.002
 
 
-@pytest.mark.parametrize("split", ["none", "hash:0.5,0.25,0.25", "per-class:3,2"])
-def test_split_is_declared_as_asked(split: str) -> None:
-    node = synthetic_tables("planted_partition", **SMALL["planted_partition"], split=split).nodes[
-        "node"
-    ]
-    if split == "none":
-        assert node.split is None
-        return
-    names = np.array(node.table.column("split").to_pylist())
-    assert set(names) == {"train", "val", "test"}
-    if split.startswith("per-class"):
-        labels = node.table.column("y").to_numpy()
-        assert np.bincount(labels[names == "train"]).tolist() == [3, 3, 3]
-        assert np.bincount(labels[names == "val"]).tolist() == [2, 2, 2]
-
-
-def test_split_seed_moves_the_split_only() -> None:
-    args = SMALL["planted_partition"]
-    first = synthetic_tables("planted_partition", **args).nodes["node"].table
-    second = synthetic_tables("planted_partition", **args, split_seed=9).nodes["node"].table
-    assert first.drop_columns("split").equals(second.drop_columns("split"))
-    assert not first.equals(second)
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     error_cases(
@@ -334,8 +310,6 @@ planted_partition: {homophily: 1.5}
     config-range | homophily=1.5 | at most 1
 bipartite: {timestamps: 1}
     config-type | timestamps=1 | true or false
-bipartite: {split: half}
-    split-option | half
 """
     ),
 )
@@ -347,4 +321,4 @@ def test_wrong_arguments_are_named(text: str, message: tuple[str, ...]) -> None:
 
 def test_all_problems_are_reported_at_once() -> None:
     assert len(synthetic_problems("rmat", num_nodes=0, num_edges=-1, x=1)) == 3
-    assert synthetic_problems("rmat", num_nodes=2, split_seed=None) == []
+    assert synthetic_problems("rmat", num_nodes=2) == []
