@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from raygnn.console import warn
 from raygnn.data.added_rows import AddedRows, Rows
 from raygnn.data.bundle import Bundle
 from raygnn.data.compactions import start_of
 from raygnn.data.event_log import EventLog
-from raygnn.data.filesystem import write_bytes
 from raygnn.data.tables.read_ids import Ids
 from raygnn.data.time_units import Time
 from raygnn.errors import ConfigError
-from raygnn.inference.applied_model import load_module, set_up_task, used_recommender
+from raygnn.inference.applied_model import load_module, set_up_task
 from raygnn.inference.evaluate import Judged, judge_model, probe_model
-from raygnn.inference.export import export_onnx, export_program
 from raygnn.inference.extended_graph import ExtendedGraph
 from raygnn.inference.logged_rows import LoggedRows
 from raygnn.inference.open_graph import OpenGraph
@@ -28,9 +25,7 @@ from raygnn.inference.result_tables import Table
 from raygnn.loops.context import local_device
 from raygnn.loops.model_spec import ModelSpec, schema_bundle
 from raygnn.loops.process import process_prepared
-from raygnn.loops.tasks.label_target import LabelOutput
 from raygnn.models.graph_encoder import GraphEncoder
-from raygnn.models.label_propagation import LabelScores
 from raygnn.models.to_pyg import to_pyg
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.runtime.data_checks import open_outline
@@ -306,49 +301,6 @@ class TrainedModel(nn.Module):
         assert isinstance(encoder, GraphEncoder)
         name = self._saved.loaded.config.model.type
         return to_pyg(encoder, name, list(self.spec.edge_inputs.values()))
-
-    def export(self, uri: str | PathLike[str]) -> None:
-        """Writes the model as a program that runs without raygnn.
-
-        The file is a `torch.export` program, or ONNX if the name ends with `.onnx`. Inputs: `x`,
-        float32 [num_nodes, width], features before standardization, and `edge_index`, int64 [2,
-        num_edges], of a graph of any size; dictionaries of these for several types. Output: one row
-        per node with logits, values in the label's unit, or embeddings (link models). The extra
-        file `raygnn.json`, in ONNX a metadata entry, names feature, widths, output and classes.
-        The linear recommender (`model.args.node_embeddings`), the labels around nodes
-        (`task.args.propagate_labels`) and the other rungs of a blend (`task.args.blend`) are left
-        out, with a warning.
-
-        Raises:
-            ConfigError: the model reads learned rows or edge columns, or several types with another
-                encoder than `Hetero`; PyG has no equivalent module; or packages of the extra `onnx`
-                are missing.
-            RunError: the program's output differs from the model's.
-        """
-        name = self._saved.loaded.config.model.type
-        if used_recommender(self.module) is not None:
-            warn(
-                "the exported program computes only the encoder's embeddings, but the model also "
-                "ranks by a linear recommender. Train with model.args.node_embeddings: false if "
-                "the program must rank as well as the model"
-            )
-        labels = getattr(self.module, "labels", None)
-        if isinstance(labels, LabelScores) and labels.is_used:
-            warn(
-                "the exported program computes only the encoder's logits, to which the model adds "
-                "the labels around a node. Train with task.args.propagate_labels: false if the "
-                "program must predict as well as the model"
-            )
-        output = self.spec.output
-        blend = output.blend if isinstance(output, LabelOutput) else None
-        if blend is not None and not blend.is_gnn:
-            warn(
-                f"the exported program computes only the GNN's predictions, but the model predicts "
-                f"by {blend.words}. Train with task.args.blend: false if the program must predict "
-                "as well as the model"
-            )
-        write = export_onnx if fspath(uri).endswith(".onnx") else export_program
-        write_bytes(fspath(uri), write(self.module, self.spec, name))
 
     def _bundle(self, data: Any) -> Bundle:
         loaded, transforms = self._saved.loaded, self.spec.transforms

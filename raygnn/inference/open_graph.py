@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor, nn
+from torch_geometric.data import Data, HeteroData
 
 from raygnn.data.added_rows import RowReader
 from raygnn.data.bundle import Bundle
@@ -30,7 +31,6 @@ from raygnn.inference.applied_model import (
     warn_of_missing,
 )
 from raygnn.inference.embeddings import NodeEncoder
-from raygnn.inference.export import pyg_graph
 from raygnn.inference.job import TableRequest, TopKOptions, TopKRequest, find_score, relation_of
 from raygnn.inference.neighbor_search import EdgeValues, build_decoder
 from raygnn.inference.new_rows import TablesSource, row_reader
@@ -47,6 +47,7 @@ from raygnn.inference.tables import tables
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.process import process_prepared
 from raygnn.outputs.saved_model import SavedModel
+from raygnn.sampling.stores import LocalFeatureStore
 
 if TYPE_CHECKING:
     from raygnn.inference.explain.explanations import Explanations
@@ -327,7 +328,7 @@ class OpenGraph:
     def training_table(self) -> TrainingTable | None:
         return declared_table(self.manifest(), self._spec.output)
 
-    def to_pyg(self) -> Any:
+    def to_pyg(self) -> Data | HeteroData:
         """The graph for PyG's modules, with features as the model reads them.
 
         Returns:
@@ -335,7 +336,25 @@ class OpenGraph:
             `edge_index` of all message edges, and `edge_attr` or `edge_weight` if the model reads
             it. Node i has the i-th id of `embed()`.
         """
-        return pyg_graph(self.bundle, self._spec)
+        bundle, spec = self.bundle, self._spec
+        features, graph = LocalFeatureStore(bundle, spec.standardization), HeteroData()
+        for name in bundle.node_types:
+            graph[name].num_nodes = bundle.num_nodes(name)
+            if spec.feature in bundle.columns(name) and name not in spec.embedded_types:
+                rows = features.gather(name, spec.feature, np.arange(bundle.num_nodes(name)))
+                graph[name].x = torch.from_numpy(np.array(rows))
+        for edge_type in bundle.edge_types:
+            csc, store = bundle.csc(edge_type), graph[edge_type]
+            targets = np.repeat(np.arange(len(csc.indptr) - 1), np.diff(csc.indptr))
+            store.edge_index = torch.from_numpy(np.stack([csc.indices.astype(np.int64), targets]))
+            for column, called in spec.edge_inputs.items():
+                if column in bundle.columns(edge_type):
+                    rows = features.gather(edge_type, column, np.arange(len(targets)))
+                    store[called] = torch.from_numpy(np.array(rows))
+        if len(graph.node_types) > 1 or len(graph.edge_types) > 1:
+            return graph
+        (nodes,), edges = graph.node_stores, graph.edge_stores
+        return Data(**nodes, **(edges[0] if edges else {}))
 
     @property
     def _spec(self) -> ModelSpec:

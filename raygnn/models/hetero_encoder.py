@@ -169,7 +169,7 @@ class HeteroEncoder(BlockEncoder):
         }
 
     def readout_of(self, name: str, rows: list[Tensor]) -> Tensor:
-        if rows[-1].shape[0] == 0:  # torch.export treats len() as a constant
+        if not len(rows[-1]):
             return rows[-1].new_zeros(0, self.out_channels)
         out: Tensor = self.heads[name](rows[-1] if self.jump is None else self.jump(rows[1:]))
         return out

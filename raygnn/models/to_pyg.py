@@ -26,8 +26,6 @@ def to_pyg(
     encoder: GraphEncoder,
     name: str,
     edge_inputs: Collection[str] = (),
-    *,
-    after_interactions: bool = False,
 ) -> nn.Module:
     """PyG's `GCN`, `GraphSAGE`, `GAT`, `GIN`, `MLP` or `LightGCN`, or the wrapped module.
 
@@ -38,22 +36,20 @@ def to_pyg(
     Args:
         name: the model's name in the config.
         edge_inputs: edge inputs it reads: `edge_attr`, `edge_weight`.
-        after_interactions: the module takes the output of `encoder.interactions`. Otherwise, an
-            encoder with interactions is refused.
     Raises:
         ConfigError: PyG has no equivalent model.
     """
     module = encoder.module
     make = _MAKERS.get(type(module))
     reason = _reason_against(encoder, edge_inputs) if make else "PyG has no model of this kind"
-    if len(encoder.interactions) and not after_interactions:
+    if len(encoder.interactions):
         reason = reason or "model.interaction crosses its features, which PyG's models do not"
     if encoder.relative_time is not None:
         reason = reason or "it reads relative times, which PyG's models do not"
     if reason:
         raise ConfigError(
-            f"model.type={name!r} is invalid for to_pyg: {reason}. Use predict, embed "
-            f"or export. These can be converted, with plain arguments: {', '.join(_NAMES)}; and "
+            f"model.type={name!r} is invalid for to_pyg: {reason}. Use predict or "
+            f"embed. These can be converted, with plain arguments: {', '.join(_NAMES)}; and "
             "modules of your own.",
             id="model-to-pyg",
         )
