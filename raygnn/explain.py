@@ -22,7 +22,7 @@ _USAGE = """\
 raygnn explain MODEL --graph URI --nodes IDS --out URI [options] [--section.key value ...]
 
 Explains predictions of nodes, or of pairs of nodes: writes the importance of edges, neighbors and
-columns as Parquet tables, and one picture. MODEL is the folder of a finished run or of an exported
+columns as Parquet tables. MODEL is the folder of a finished run or of an exported
 model; it, the graph and --out may be any fsspec URI. The keys of data, sampling, loader and
 training are set as in raygnn.infer. See docs/explanations.md.
 """

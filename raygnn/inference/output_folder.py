@@ -34,13 +34,11 @@ from raygnn.errors import RunError
 
 # Readers of Parquet folders skip names that begin so.
 MANIFEST = "_manifest.json"
-#: File of explanations, beside their tables.
-PICTURE = "explanations.svg"
 _RECORDS = "_ray"
 _REPLACED = ".replaced"
 _ALIVE = ".alive"  # locked by the process that fills the folder
 _OURS = re.compile(
-    r"[^/]+/part-\d{5,}-of-\d{5,}\.parquet|_manifest\.json|explanations\.svg|_ray/.*|\.replaced/.*|\.alive"
+    r"[^/]+/part-\d{5,}-of-\d{5,}\.parquet|_manifest\.json|_ray/.*|\.replaced/.*|\.alive"
 )
 
 

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from raygnn.console import warn
 from raygnn.data.edge_types import edge_type_name
-from raygnn.data.filesystem import join, write_text
 from raygnn.data.history_spec import HistoryColumn
 from raygnn.data.manifest import Manifest
 from raygnn.data.tables.read_ids import original_ids
@@ -26,10 +25,9 @@ from raygnn.inference.explain.gnn_explainer import build_explainer, importance
 from raygnn.inference.explain.inputs import Element, InputNames, Words
 from raygnn.inference.explain.masked_model import MaskedModel, typical_rows
 from raygnn.inference.explain.options import ExplainOptions
-from raygnn.inference.explain.picture import Drawn, draw_explanations
 from raygnn.inference.explain.rungs import Fact, margin
 from raygnn.inference.explain.seeds import Seed
-from raygnn.inference.output_folder import PICTURE, OutputFolder
+from raygnn.inference.output_folder import OutputFolder
 from raygnn.inference.result_tables import Table
 from raygnn.loops.blend import GNN, Share
 from raygnn.loops.model_spec import ModelSpec
@@ -71,11 +69,10 @@ class Explanations:
     edges: Table
     neighbors: Table
     columns: Table
-    picture: str
     records: list[dict[str, Any]]
 
     def write(self, uri: str | PathLike[str], *, overwrite: bool = False) -> None:
-        """Writes the tables as Parquet, and the picture as `explanations.svg`.
+        """Writes the tables as Parquet.
 
         Args:
             uri: folder, any fsspec URI.
@@ -89,7 +86,6 @@ class Explanations:
             for name in TABLES:
                 file = folder.write(name, 0, 1, getattr(self, name).arrow)
                 tables[name] = {"files": [file]}
-            write_text(join(folder.staged_uri, PICTURE), self.picture)
             folder.finish({"what": "explanations", "tables": tables})
 
 
@@ -121,8 +117,7 @@ def explain_batches(
     tables = {
         name: Table(pa.concat_tables([getattr(one, name) for one in explained])) for name in TABLES
     }
-    picture = draw_explanations([one.drawn() for one in explained])
-    return Explanations(**tables, picture=picture, records=[one.record() for one in explained])
+    return Explanations(**tables, records=[one.record() for one in explained])
 
 
 @dataclass(frozen=True)
@@ -326,30 +321,6 @@ class _Explained:
             ]
         return found
 
-    def drawn(self) -> Drawn:
-        row = self.predictions.to_pylist()[0]
-        important = [e for e in self.edges.to_pylist() if e["kept"]]
-        index: list[list[int]] = []
-        seeds, nodes = list(range(len(self._seed.ends))), {}
-        if self._masked is not None:
-            index = self._masked.edge_index[:, self._kept_edges].t().tolist()
-            seeds = [self._masked.rows[name].start + end for name, end in self._seed.ends]
-            nodes = {flat: self._names_of(flat) for pair in index for flat in pair}
-        for seed, (name, end) in zip(seeds, self._seed.ends, strict=True):
-            nodes[seed] = self._shown(name, end)
-        title = " → ".join(str(row[column]) for column in self._seed.ids)
-        prediction = row["prediction"]
-        shown = f"{prediction:.3g}" if isinstance(prediction, float) else prediction
-        kept = [fact for fact in self._facts if fact.kept]
-        kept.sort(key=lambda fact: -fact.importance)
-        return Drawn(
-            title=f"{title}: {shown} ({row['score']:.3g})",
-            seeds=seeds,
-            nodes=nodes,
-            edges=[(*ends, e["importance"]) for ends, e in zip(index, important, strict=True)],
-            columns=[(_shown_column(f), f.importance) for f in kept],
-        )
-
     def _head(self, rows: Mapping[str, Any]) -> Tensor:
         """The explained output of the GNN: logits, a probability of one label, or numbers."""
         out = self._seed.head(rows).float()
@@ -543,21 +514,6 @@ class _Explained:
         ids = original_ids(self._bundle, node_type, dense.cpu().numpy())
         return list(ids.cast(self._id_type).to_pylist())
 
-    def _names_of(self, flat: int) -> str:
-        assert self._masked is not None
-        name, span = next((n, r) for n, r in self._masked.rows.items() if flat in r)
-        return self._shown(name, flat - span.start)
-
-    def _shown(self, name: str, local: int) -> str:
-        shown = str(self._ids(name, self._batch.nodes[name].n_id[[local]])[0])
-        return shown if len(self._batch.nodes) == 1 else f"{name} {shown}"
-
     def _rows(self, num_rows: int, columns: Mapping[str, Any]) -> pa.Table:
         first = pa.array(np.zeros(num_rows, np.int64))
         return pa.table({**{n: ids.take(first) for n, ids in self._seed.ids.items()}, **columns})
-
-
-def _shown_column(fact: Fact) -> str:
-    element = "" if fact.element is None else f"[{fact.element}]"
-    own = "" if fact.described.table == fact.node_type else f"{fact.described.table} "
-    return f"{own}{fact.column}{element}"

@@ -19,7 +19,7 @@ class ExplainOptions:
     Attributes:
         method: GNNExplainer, or one of Captum's attributions: IntegratedGradients, InputXGradient
             or Saliency.
-        num_edges, num_columns: size of the explanation in `fidelity` and picture: that many of the
+        num_edges, num_columns: size of the explanation in `fidelity`: that many of the
             most important edges and columns.
     Raises:
         ConfigError: the method is unknown, its package is missing, or a number is below 1.
