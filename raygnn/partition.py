@@ -94,7 +94,7 @@ def build_parser() -> argparse.ArgumentParser:
         choices=get_args(Method),
         default="hash",
         help="hash: by original id (default); range: consecutive rows of a node table; ldg: the "
-        "part of most neighbors; metis: fewest edges between parts (in memory, needs pymetis)",
+        "part of most neighbors",
     )
     add(
         "--config",

@@ -33,7 +33,7 @@ from tests.partitioned_graphs import late_shop
 from tests.social_tables import Tables, social_tables, write_social
 from tests.tiers import slow
 
-_METHODS = ["hash", "range", "ldg", "metis"]
+_METHODS = ["hash", "range", "ldg"]
 
 
 def _renumbered(tables: Tables, bundle: Bundle) -> Tables:
@@ -127,7 +127,7 @@ def test_hash_follows_from_the_original_id_alone(tmp_path: Path) -> None:
         assert np.array_equal(np.lexsort([rows, part]), np.arange(len(rows)))
 
 
-@pytest.mark.parametrize("method", ["metis", *slow("hash", "range", "ldg")])
+@pytest.mark.parametrize("method", ["ldg", *slow("hash", "range")])
 def test_counts_and_cut_are_those_of_the_edges(tmp_path: Path, method: Any) -> None:
     graph = write_social(tmp_path / "graph", social_tables(40, 9, 4))
     record = partition(graph, tmp_path / "parts", Partitioning(3, method))
@@ -161,7 +161,7 @@ def _drawn_errors(kind: str, tables: Tables) -> Tables:
 
 @pytest.mark.parametrize(
     ("kind", "method"),
-    [("dangling", "metis"), ("repeated", "ldg"), *slow(("nan", "hash"), ("dangling", "range"))],
+    [("dangling", "ldg"), ("repeated", "ldg"), *slow(("nan", "hash"), ("dangling", "range"))],
 )
 @pytest.mark.usefixtures("small_pieces")
 def test_bad_rows_are_reported_as_by_ingest(tmp_path: Path, kind: str, method: Any) -> None:
@@ -222,7 +222,7 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize(
     ("method", "is_fitted"),
-    [("ldg", False), *slow(("hash", False), ("range", False), ("metis", False), ("hash", True))],
+    [("ldg", False), *slow(("hash", False), ("range", False), ("hash", True))],
 )
 @pytest.mark.usefixtures("small_pieces")
 def test_interrupted_and_resumed_is_as_straight(

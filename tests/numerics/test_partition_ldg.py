@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from raygnn.data import arrays
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.ingest import pieces
 from raygnn.data.ingest.build_bundle import IngestOptions
@@ -16,7 +14,6 @@ from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.record import PartitionRecord
 from raygnn.data.partition.steps import Method
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
-from tests.errors import raises
 
 NUM_USERS, NUM_ITEMS, NUM_GROUPS = 2000, 800, 40
 
@@ -52,21 +49,16 @@ def _cuts(record: PartitionRecord) -> dict[EdgeType, float]:
     }
 
 
-@pytest.mark.parametrize("by_neighbors", ["ldg", "metis"])
 @pytest.mark.parametrize("num_parts", [2, 4])
-def test_communities_stay_together_and_parts_are_even(
-    tmp_path: Path, num_parts: int, by_neighbors: Method
-) -> None:
+def test_communities_stay_together_and_parts_are_even(tmp_path: Path, num_parts: int) -> None:
     uri = write_tables(_communities(), str(tmp_path / "tables"))
-    records = {
-        method: partition(uri, tmp_path / method, Partitioning(num_parts, method))
-        for method in ("hash", by_neighbors)
-    }
-    hashed, found = _cuts(records["hash"]), _cuts(records[by_neighbors])
+    methods: tuple[Method, ...] = ("hash", "ldg")
+    records = [partition(uri, tmp_path / m, Partitioning(num_parts, m)) for m in methods]
+    hashed, found = map(_cuts, records)
     for edge_type, cut in found.items():
         assert hashed[edge_type] > 0.95 * (1 - 1 / num_parts)
         assert cut < 0.3 * hashed[edge_type], edge_type
-    for counts in records[by_neighbors].nodes.values():
+    for counts in records[1].nodes.values():
         assert max(counts) <= np.ceil(1.05 * sum(counts) / num_parts)
         assert min(counts) > 0
 
@@ -90,20 +82,3 @@ def test_dropped_rows_have_no_part(tmp_path: Path) -> None:
     record = partition(uri, tmp_path / "out", Partitioning(2, "ldg"), IngestOptions("drop"))
     assert sum(record.nodes["item"]) == NUM_ITEMS - 5
     assert sum(record.nodes["user"]) == NUM_USERS
-
-
-def test_metis_is_refused_where_memory_is_short(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    uri = write_tables(_communities(), str(tmp_path / "tables"))
-    monkeypatch.setattr(arrays, "memory_bytes", lambda: 2**20)
-    with raises("partition-metis-memory", "2,800 nodes", "20,000 edges", "GiB", "ldg"):
-        partition(uri, tmp_path / "out", Partitioning(2, "metis"))
-
-
-def test_metis_is_refused_where_it_is_not_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pymetis", None)
-    with raises("partition-metis-missing", ".[metis]", "ldg"):
-        partition(tmp_path / "tables", tmp_path / "out", Partitioning(2, "metis"))

@@ -36,7 +36,7 @@ from raygnn.data.ingest.read_rows import Bucket, BucketedIds, ReadResult
 from raygnn.data.ingest.schedule import BuildContext, Schedule, in_process
 from raygnn.data.ingest.table_plan import EdgePlan, TrainingPlan, plan_reverse
 from raygnn.data.partition import steps
-from raygnn.data.partition.by_neighbors import assign_parts, check_metis, parts_path
+from raygnn.data.partition.by_neighbors import assign_parts, parts_path
 from raygnn.data.partition.fit import RowsToFit, measure_rows_to_fit, steps_with_transforms
 from raygnn.data.partition.part import Outline, Pairs
 from raygnn.data.partition.record import (
@@ -73,8 +73,7 @@ class Partitioning:
     Attributes:
         num_parts: for each node type; a part may have no nodes of a small type.
         method: `hash` assigns nodes by the hash of their original id, `range` divides each node
-            table into ranges of rows, `ldg` and `metis` assign nodes to the parts of their
-            neighbors.
+            table into ranges of rows, `ldg` assigns nodes to the parts of their neighbors.
     """
 
     num_parts: int
@@ -158,8 +157,6 @@ def _check(partitioning: Partitioning) -> None:
             "more.",
             id="partition-parts",
         )
-    if partitioning.method == "metis":
-        check_metis()
 
 
 def _finished(place: str, name: str, progress: Callable[[str], None]) -> PartitionRecord:
@@ -214,8 +211,7 @@ class _Build:
 
     def run(self, folder: Path, fingerprint: str) -> PartitionRecord:
         read = self._read_nodes()
-        by_neighbors = self.how.method in ("ldg", "metis")
-        nodes = self._number(read, self._assigned(read) if by_neighbors else None)
+        nodes = self._number(read, self._assigned(read) if self.how.method == "ldg" else None)
         gathered = {name: self._gather(name, read[name], nodes[name]) for name in nodes}
         tables = [*self.plan.edges, *self.plan.label_edges]
         edges = [(plan, self._read_edges(plan, nodes)) for plan in tables]
@@ -281,11 +277,9 @@ class _Build:
             for plan in self.plan.edges
             for found in [by_row._read_edges(plan, nodes)]
         ]
-        method, num_nodes = self.how.method, {name: n.first_ids[-1] for name, n in nodes.items()}
-        fn = partial(
-            assign_parts, edges=edges, num_parts=self.how.num_parts, by_metis=method == "metis"
-        )
-        (done,) = self.steps.run(method, fn, [num_nodes], "parts by neighbors")
+        num_nodes = {name: n.first_ids[-1] for name, n in nodes.items()}
+        fn = partial(assign_parts, edges=edges, num_parts=self.how.num_parts)
+        (done,) = self.steps.run("ldg", fn, [num_nodes], "parts by neighbors")
         return done.folder, nodes
 
     def _number(

@@ -122,7 +122,7 @@ def run_task(task: StepTask) -> None:
         write_text(folder / _RESULT, json.dumps(result))
 
 
-Method = Literal["hash", "range", "ldg", "metis"]
+Method = Literal["hash", "range", "ldg"]
 
 #: In a folder of a task that sorts edges: the arrays that go into the part.
 ARRAYS = "arrays"
