@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import NoReturn
 
 from raygnn.config import LoadedConfig, load_config
@@ -53,22 +52,10 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
 
 
 @contextmanager
-def printing_as(options: argparse.Namespace, *, live: bool = False) -> Iterator[None]:
-    """Applies `--quiet` while a block runs; else `live` shows a live view."""
-    if options.quiet:
-        with printing(print_nothing):
-            yield
-    elif live and shows_live_view():
-        from raygnn.live_view import live_view
-
-        with live_view() as printer, printing(printer):
-            yield
-    else:
+def printing_as(options: argparse.Namespace) -> Iterator[None]:
+    """Applies `--quiet` while a block runs."""
+    with printing(print_nothing) if options.quiet else nullcontext():
         yield
-
-
-def shows_live_view() -> bool:
-    return sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def add_allow_module(
@@ -132,16 +119,15 @@ def run_command(
     argv: Sequence[str] | None,
     *,
     interrupted: str,
-    live: bool = False,
 ) -> int:
     """Parses a command line with output options, runs it, and returns its exit status.
 
     Args:
         run: called with the options, and with the arguments that the parser does not know.
-        interrupted, live: as in `exit_status_of` and `printing_as`.
+        interrupted: as in `exit_status_of`.
     """
     options, rest = parser.parse_known_args(argv)
-    with printing_as(options, live=live):
+    with printing_as(options):
         return exit_status_of(lambda: run(options, rest), interrupted=interrupted)
 
 

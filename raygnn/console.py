@@ -30,7 +30,7 @@ class Event:
 
     Attributes:
         kind: `message`, or the kind of `values`; docs/training.md lists the kinds.
-        text: the printed line. Empty if only `values` change, which a live view shows.
+        text: the printed line. Empty if only `values` are printed, as JSON.
         label: a prefix, such as the name of a trial.
     """
 
@@ -84,8 +84,7 @@ def print_text(event: Event) -> None:
 
 
 def print_json(event: Event) -> None:
-    if event.kind != "progress":
-        say_line(json_line(event))
+    say_line(json_line(event))
 
 
 def json_line(event: Event) -> str:

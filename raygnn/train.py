@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command resumes.
     """
     interrupted = "the same command resumes from the last checkpoint, if there is one"
-    return run_command(_run, build_parser(), argv, interrupted=interrupted, live=True)
+    return run_command(_run, build_parser(), argv, interrupted=interrupted)
 
 
 def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:

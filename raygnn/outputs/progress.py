@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from raygnn.console import count, prints_lines, say, show_left, show_performance
+from raygnn.console import count, say, show_left, show_performance
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.precision import matmul_precision
 from raygnn.sampling.batch_sequence import JointBatches
@@ -18,20 +17,15 @@ if TYPE_CHECKING:
 
 
 _BARS = "▁▂▃▄▅▆▇█"
-_SHOW_EVERY_S = 0.5  # between two updates of a live view
 _PACE_STEPS = 50  # the time left follows from so many recent steps
 
 
 class Progress(Callback):
-    """Prints the progress of training: an event per log period and one per validation.
-
-    For a live view it also reports the position, twice a second.
-    """
+    """Prints the progress of training: an event per log period and one per validation."""
 
     only_on_rank_0 = True
 
     def __init__(self) -> None:
-        self._shown_s = 0.0
         self._recent: deque[tuple[int, float]] = deque(maxlen=_PACE_STEPS + 1)
         self._validations_left = 0  # until early stopping, if the metric no longer improves
 
@@ -59,15 +53,6 @@ class Progress(Callback):
 
     def on_train_step_end(self, engine: Engine, totals: StepTotals) -> None:
         self._recent.append((engine.position.step, engine.training_time_s))
-        now_s = time.monotonic()
-        is_due = now_s - self._shown_s >= _SHOW_EVERY_S
-        if not prints_lines() and is_due:
-            self._shown_s = now_s
-            say("", "progress", phase="training", **self._position(engine))
-
-    def on_validation_start(self, engine: Engine) -> None:
-        if not prints_lines():
-            say("", "progress", phase="validation", **self._position(engine))
 
     def on_log(self, engine: Engine, metrics: dict[str, float]) -> None:
         losses = [name for name in metrics if name.endswith("/loss")]

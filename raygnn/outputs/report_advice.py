@@ -204,9 +204,7 @@ def _records(standings: Standings) -> dict[str, Any]:
 def say_baselines(
     metrics: Mapping[str, Any], split: str, monitor: str, *, prints: bool = True
 ) -> None:
-    """Reports the baselines of a split, weakest first; without `prints`, to a live view and as JSON
-    only.
-    """
+    """Reports the baselines of a split, weakest first; without `prints`, as JSON only."""
     for rung in find_baselines(metrics, split, monitor):
         names = headline(rung.metrics)
         shown = "  ".join(f"{name} {rung.metrics[name]:.4f}" for name in names)

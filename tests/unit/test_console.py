@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
-import re
 import time
-from typing import Any
 
 import pytest
-from rich.console import Console
 
 from raygnn import console
 from raygnn.console import (
@@ -28,14 +24,12 @@ from raygnn.console import (
     send_to_driver,
     warn,
 )
-from raygnn.live_view import live_view
 from raygnn.outputs.estimate import describe_estimate
 
 
 def test_json_is_an_object_a_line_with_nulls_for_what_is_not_finite(capsys):
     with printing(print_json):
         say("epoch 1", "step", metrics={"train/loss": math.nan, "lr": 0.1}, epoch=1)
-        say("", "progress", epoch=1)
         warn("few steps")
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line.pop("time")[-6:] for line in lines] == ["+00:00", "+00:00"]
@@ -109,97 +103,6 @@ def test_slow_work_is_announced_once(capsys):
     with announced("fast work", after_s=60):
         pass
     assert capsys.readouterr().out == "[raygnn] slow work\n"
-
-
-START = {"monitor": "val/mrr", "mode": "max", "steps_per_epoch": 10}
-
-
-def _at(step: int, **values: Any) -> dict[str, Any]:
-    epoch = 1 + (step - 1) // 10 if step else 1
-    found = {"epoch": epoch, "epochs": 3, "step": step, "steps": 30}
-    return {
-        **found,
-        "epoch_step": step - 10 * (epoch - 1),
-        "time_s": 2.0 * step,
-        "stop_s": None,
-        **values,
-    }
-
-
-def _drawn(*events: Event, width: int = 100) -> str:
-    """The last picture and all lines."""
-    out = io.StringIO()
-    with live_view(Console(file=out, force_terminal=True, width=width, height=40)) as printer:
-        for event in events:
-            printer(event)
-    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.getvalue())
-
-
-def test_the_live_view_shows_bars_best_and_baselines():
-    events = [
-        Event("message", "[bold]graph[/bold]"),
-        Event("start", "training on 2 workers", values={**START, **_at(0, left_s=None)}),
-        Event("baseline", "a", values={"baseline": "random", "metrics": {"val/mrr": 0.01}}),
-        Event("validation", "first", values={**_at(10, left_s=40.0), "metrics": {"val/mrr": 0.5}}),
-        Event("warning", "warning: x", "trial-1"),
-        Event("validation", "second", values={**_at(20, left_s=20.0), "metrics": {"val/mrr": 0.4}}),
-        Event(
-            "step",
-            "not shown",
-            values={**_at(25, left_s=10.0), "metrics": {"perf/seeds_per_s": 1e4, "lr": 0.125}},
-        ),
-    ]
-    shown = _drawn(*events)
-    last = shown[shown.rindex("epoch  ") :]
-    assert re.search(r"epoch +3/3 .* 50 s so far, 10 s left", last)
-    assert re.search(r"step +5/10 ", last)
-    assert "10k seeds/s" in last
-    assert re.search(r"metric +last +best \(epoch 1\) +random", last)
-    assert re.search(r"val/mrr +0\.4 +0\.5 +0\.01", last)
-    assert re.search(r"lr +0\.125", last)
-    assert "[bold]graph[/bold]\n" in shown
-    assert "trial-1 warning: x" in shown
-    assert "first" in shown
-    assert "not shown" not in shown
-
-
-@pytest.mark.parametrize(
-    ("width", "shown"),
-    [(100, ["entity_mean", "lightgbm", "last_label"]), (70, ["entity_mean", "lightgbm"])],
-)
-def test_the_live_view_has_the_strongest_baselines_that_fit(width, shown):
-    metrics = {"val/average_precision": 0.25}
-    names = ["majority", "stratified", "last_label", "lightgbm", "entity_mean"]  # by strength
-    last = _drawn(
-        Event("start", "", values={**START, **_at(0, left_s=None), "monitor": next(iter(metrics))}),
-        *(Event("baseline", "", values={"baseline": n, "metrics": metrics}) for n in names),
-        Event("validation", "", values={**_at(10, left_s=40.0), "metrics": metrics}),
-        width=width,
-    ).split("metric ")[-1]
-    head, row = last.splitlines()[:2]
-    assert head.replace("best (epoch 1)", "").split()[1:] == shown
-    assert row.split() == ["val/average_precision", "0.25", "0.25"] + ["0.25"] * len(shown)
-    assert len(row.rstrip()) <= width
-
-
-def test_without_a_limit_the_live_view_promises_nothing():
-    values = {**_at(7, left_s=None), "epochs": None, "steps": None, "phase": "validation"}
-    shown = _drawn(
-        Event("start", "", values={**START, **values}), Event("progress", "", values=values)
-    )
-    last = shown[shown.rindex("epoch  ") :]
-    assert "14 s so far" in last
-    assert "left" not in last
-    assert "validation" in last
-
-
-def test_lines_after_training_stand_below_the_last_picture():
-    end = Event("end", "stopped", values=_at(30, left_s=0.0))
-    start = Event("start", "", values={**START, **_at(0, left_s=None)})
-    guess = Event("baseline", "baseline x", values={"baseline": "x", "metrics": {}})
-    shown = _drawn(start, guess, end, Event("test", "test: 1"), guess)
-    assert shown.index("30/3") if "30/3" in shown else shown.index("3/3") < shown.index("test: 1")
-    assert shown.count("baseline x") == 1
 
 
 @pytest.mark.parametrize(
