@@ -28,7 +28,7 @@ training are set as in raygnn.infer. See docs/explanations.md.
 """
 _EXAMPLES = """
 raygnn explain runs/papers --graph graph --nodes 17,23 --out out/why
-raygnn explain runs/papers --graph graph --nodes ids.csv --out out/why --method IntegratedGradients
+raygnn explain runs/papers --graph graph --nodes ids.csv --out out/why --edges 20
 raygnn explain runs/shop --graph shop --pairs pairs.csv --out out/why-these
 """
 _NUM_SHOWN = 5  # sentences
@@ -53,7 +53,7 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
     from raygnn.inference.row_tables import read_rows
     from raygnn.trained_model import load
 
-    settings = ExplainOptions(options.method, options.edges, options.columns)
+    settings = ExplainOptions(options.edges, options.columns)
     OutputFolder.check(options.out, options.overwrite)  # before any work
     model = load(remaining[0], remaining[1:], allow_modules=options.allow_modules)
     graph = model.open(options.graph, as_of=options.as_of)
@@ -101,11 +101,6 @@ def build_parser() -> argparse.ArgumentParser:
     add("--out", metavar="URI", help="folder to write, any fsspec URI")
     add("--overwrite", action="store_true", help="replace existing output")
     add = parser.add_argument_group("how").add_argument
-    add(
-        "--method",
-        default="GNNExplainer",
-        help="GNNExplainer (default), or Captum: IntegratedGradients, InputXGradient, Saliency",
-    )
     add("--edges", type=int, default=10, metavar="N", help="edges per explanation (default: 10)")
     add("--columns", type=int, default=3, metavar="N", help="columns per explanation (default: 3)")
     add_as_of(add)

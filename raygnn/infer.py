@@ -57,7 +57,7 @@ Parquet under the original ids. MODEL is the folder of a finished run or of an e
 a new folder; both may be any fsspec URI. --data.uri, or another key of data, names the graph. The
 keys of data, sampling, loader, training and scaling are set as in raygnn.train:
 --scaling.num_workers 2, --loader.eval_batch_size 4096, --training.eval exact. --metrics evaluates
-the model on a labelled graph instead, --probe its embeddings. See docs/inference.md.
+the model on a labelled graph instead. See docs/inference.md.
 """
 _EXAMPLES = """
 raygnn infer runs/papers --data.uri graph --out out/predictions
@@ -223,15 +223,11 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
         return {name: getattr(options, name) for name in names}
 
     shared = chosen("task", "as_of", "rows_per_file", "chunk_size", "overwrite", "allow_modules")
-    if options.metrics is not None or options.probe:
+    if options.metrics is not None:
         from raygnn.trained_model import load
 
         trained = load(model, overrides, **chosen("task", "allow_modules"))
-        if options.probe:
-            node_type = next(iter(options.node_types), None)
-            scores = trained.probe(label=options.label, node_type=node_type)
-        else:
-            scores = trained.evaluate(split=None if options.metrics == "all" else options.metrics)
+        scores = trained.evaluate(split=None if options.metrics == "all" else options.metrics)
         show(json.dumps(scores) + "\n")
         give_result(scores=scores)
         return
@@ -300,7 +296,6 @@ _OF_NEIGHBORS = ("anchors", "anchors_column", *TopKOptions.model_fields)
 _OF_FILES = ("top_k", "out", "as_of")
 #: By option, others that it does not go with, in the order in which they are checked.
 _NOT_WITH = {
-    "probe": ({*_OF_NODES} - {"node_types"}) | {*_OF_NEIGHBORS, *_OF_FILES, "metrics"},
     "metrics": {*_OF_NODES, *_OF_NEIGHBORS, *_OF_FILES},
     "top_k": {"what", "node_types", "new_nodes"},
     "table": {"rows", "as_of", "node_types", *_OF_NEIGHBORS},
@@ -309,7 +304,6 @@ _NOT_WITH = {
 }
 #: By option, another one that it needs.
 _ONLY_WITH = {
-    "label": "probe",
     "follow": "rows",
     "position": "follow",
     "format": "table",
@@ -336,7 +330,7 @@ def _check_together(options: argparse.Namespace) -> None:
                 f"{_flag(option)} is invalid without {_flag(needed)}. Set both, or leave it out.",
                 id="infer-options-clash",
             )
-    if options.out is None and not {"metrics", "probe"} & {*chosen}:
+    if options.out is None and "metrics" not in chosen:
         raise ConfigError(
             "--out is missing. Name a folder or URI to write.", id="infer-out-missing"
         )
@@ -379,12 +373,6 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="SPLIT",
         help="print metrics of all labelled nodes (all), train, val or test as JSON instead",
     )
-    add(
-        "--probe",
-        action="store_true",
-        help="print metrics of a linear probe of the embeddings as JSON instead",
-    )
-    add("--label", metavar="NAME", help="label column of --probe (default: the only one)")
     add = parser.add_argument_group("neighbors").add_argument
     add("--top-k", type=int, metavar="K", help="write the K best targets of each anchor instead")
     add("--anchors", metavar="FILE", help="Parquet or CSV file of ids, any fsspec URI")

@@ -30,7 +30,7 @@ RESULTS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "infer": {
         "out": ("string", "what was written"),
-        "scores": ("object", "with `--metrics` or `--probe`"),
+        "scores": ("object", "with `--metrics`"),
     },
     "explain": {
         "out": ("string", "folder of the tables"),

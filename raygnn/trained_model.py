@@ -17,7 +17,7 @@ from raygnn.data.tables.read_ids import Ids
 from raygnn.data.time_units import Time
 from raygnn.errors import ConfigError
 from raygnn.inference.applied_model import load_module, set_up_task
-from raygnn.inference.evaluate import Judged, judge_model, probe_model
+from raygnn.inference.evaluate import Judged, judge_model
 from raygnn.inference.extended_graph import ExtendedGraph
 from raygnn.inference.logged_rows import LoggedRows
 from raygnn.inference.open_graph import OpenGraph
@@ -270,23 +270,6 @@ class TrainedModel(nn.Module):
         bundle = self._bundle(data)
         how = {"exact": is_exact, "with_outputs": with_outputs}
         return judge_model(saved, self.module, bundle, split, **how)
-
-    def probe(
-        self,
-        data: Any = None,
-        *,
-        label: str | None = None,
-        node_type: str | None = None,
-        exact: bool | None = None,
-    ) -> dict[str, float]:
-        """Evaluates embeddings with a linear probe, for models of any task; see `probe_model`.
-
-        Args:
-            label: column of labels. Default: the only one.
-            node_type: default: the only one with labels.
-        """
-        opened = self.open(data, exact=exact)
-        return probe_model(opened, self._saved.loaded.config, label, node_type)
 
     def to_pyg(self) -> nn.Module:
         """The encoder as PyG's own module, with a copy of the weights.

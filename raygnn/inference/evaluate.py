@@ -1,4 +1,4 @@
-"""Metrics of a saved model on a labelled graph: of its task, or of a probe of its embeddings."""
+"""Metrics of a saved model on a labelled graph."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raygnn.config import Config, LoadedConfig
+from raygnn.config import LoadedConfig
 from raygnn.config.data_section import HashSplit
 from raygnn.console import warn
 from raygnn.data.bundle import Bundle
 from raygnn.data.splits import SPLIT_NAMES
 from raygnn.errors import ConfigError, DataError
 from raygnn.inference.applied_model import set_up_task, warn_of_missing
-from raygnn.inference.open_graph import OpenGraph
 from raygnn.loops.evaluation import evaluate
 from raygnn.loops.process import process_prepared
 from raygnn.loops.split_rows import SplitRows
@@ -29,7 +28,7 @@ from raygnn.loops.tasks.exact_encoding import is_layerwise
 from raygnn.loops.tasks.label_target import LabelOutput
 from raygnn.loops.tasks.label_task import LabelTask
 from raygnn.loops.tasks.node_classification.task import NodeClassification
-from raygnn.metrics import R2, Accuracy, F1Macro, F1Micro, MeanAbsoluteError, SumMetric, metrics_of
+from raygnn.metrics import metrics_of
 from raygnn.metrics.standard_errors import paired_error
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.outputs.saved_model import SavedModel
@@ -194,56 +193,3 @@ def _as_asked(
         changes["data"] = config.data.model_copy(update={"splits": _ALL_ARE_TEST})
     changed = replace(loaded, config=config.model_copy(update=changes))
     return with_all_neighbors(changed, bundle) if exact and not by_layers else changed
-
-
-_METRICS: dict[str, tuple[type[SumMetric], ...]] = {
-    "multi_class": (Accuracy, F1Macro),
-    "multi_label": (F1Micro, F1Macro),
-    "regression": (MeanAbsoluteError, R2),
-}
-
-
-def probe_model(
-    graph: OpenGraph, config: Config, label: str | None, node_type: str | None
-) -> dict[str, float]:
-    """Fits a probe to embeddings of the training nodes, and evaluates it on the others.
-
-    Args:
-        config: of the model; its `data.splits`, or the graph's split column, splits the nodes.
-    Returns:
-        By split and metric, as `test/accuracy`; `inverse_penalty` is the chosen C.
-    Raises:
-        ConfigError: there is no such label or node type, or several.
-        DataError: there are no splits or labels, or a split is empty.
-    """
-    # Imported late: the task is a plug-in, without which all else works.
-    from raygnn.loops.tasks.self_supervised import target as probed
-    from raygnn.loops.tasks.self_supervised.task import ProbeRows, fit_probe
-
-    arguments = probed.SelfSupervisedArguments(target=node_type, label=label)
-    bundle = graph.bundle
-    without_metrics = config.model_copy(update={"metrics": []})
-    target = probed.SelfSupervisedTarget.find(bundle, without_metrics, arguments)
-    settings = target.output.probe
-    if settings is None:
-        raise DataError(
-            f"--probe is invalid: node type {target.output.node_type!r} has no labels or no "
-            f"splits. Name both in graph.yaml, or set data.splits.",
-            id="probe-no-labels",
-        )
-    rows = torch.from_numpy(np.array(graph.embed(node_type=settings.node_type)["embedding"]))
-    parts = {
-        name: ProbeRows(rows[torch.from_numpy(ids)], target.labels[ids])
-        for name in ("train", "val", "test")
-        if len(ids := getattr(target.splits, name))
-    }
-    probe = fit_probe(settings.problem, settings.num_outputs, parts["train"], parts.get("val"))
-    result = {"inverse_penalty": probe.inverse_penalty}
-    for name in ("val", "test"):
-        if name in parts:
-            scores, labels = probe(parts[name].rows), torch.from_numpy(parts[name].labels)
-            for metric_class in _METRICS[settings.problem]:
-                metric = metric_class(settings.num_outputs, settings.problem)  # type: ignore[arg-type]
-                judged = metric.compute(metric.update(scores, labels))
-                result |= {f"{name}/{key}": value for key, value in judged.items()}
-    return result

@@ -97,12 +97,12 @@ def test_self_supervised(tmp_path, capsys):
     metrics = _train(tmp_path, text, 20)
     assert metrics["test/accuracy"] > 0.75
     assert metrics["no_better_than_baseline"] == ""
-    (_, *probe), (_, *write) = _commands(SELF_SUPERVISED)
+    (_, *judge), (_, *write) = _commands(SELF_SUPERVISED)
     run, options = str(tmp_path / "runs" / "embeddings"), ["--data.cache_dir", f"{tmp_path}/cache"]
     capsys.readouterr()
-    assert infer.main([run, *probe, *options]) == 0
+    assert infer.main([run, *judge, *options]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert abs(found["test/accuracy"] - metrics["test/accuracy"]) < 0.05
+    assert abs(found["accuracy"] - metrics["test/accuracy"]) < 0.05
     assert write[-2:] == ["--out", "out/embeddings"]
     out = str(tmp_path / "out")
     assert infer.main([run, *write[:-1], out, *options, "--scaling.num_workers", "0"]) == 0

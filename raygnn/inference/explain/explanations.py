@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -224,13 +223,10 @@ class _Explained:
         with masked.explained(), torch.enable_grad():
             masked.check_layers()
             self.hides_edges = masked.hides_edges
-            explainer = build_explainer(masked, self._problem, options.method, group)
+            explainer = build_explainer(masked, self._problem, group)
             target = torch.tensor([self._label]) if self._problem == "multi_class" else None
-            with warnings.catch_warnings():
-                # Captum says of each input that it turns gradients on.
-                warnings.filterwarnings("ignore", "Input Tensor .* did not already", UserWarning)
-                target = None if target is None else target.to(outputs.device)
-                made = explainer(masked.x, masked.edge_index, target=target)
+            target = None if target is None else target.to(outputs.device)
+            made = explainer(masked.x, masked.edge_index, target=target)
             edges = importance(made, "edge_mask")
             order = np.argsort(-edges, kind="stable")[: options.num_edges]
             self._kept_edges = order[edges[order] > 0]

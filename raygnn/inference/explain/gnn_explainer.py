@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch_geometric.explain import CaptumExplainer, Explainer, GNNExplainer
+from torch_geometric.explain import Explainer, GNNExplainer
 from torch_geometric.explain.config import ModelConfig
 
 from raygnn.inference.explain.masked_model import MaskedModel
-from raygnn.inference.explain.options import GNN_EXPLAINER
 
 _EPOCHS, _LR = 40, 0.25
 # Without PyG's entropy, which moves masks to 0 or 1 before the loss says which: what is largest is
@@ -65,15 +64,13 @@ class _GNNExplainer(GNNExplainer):
         return out
 
 
-def build_explainer(masked: MaskedModel, problem: str, method: str, group: Tensor) -> Explainer:
-    is_ours = method == GNN_EXPLAINER
-    of_columns = "common_attributes" if is_ours else "attributes"
+def build_explainer(masked: MaskedModel, problem: str, group: Tensor) -> Explainer:
     return Explainer(
         masked,
-        algorithm=_GNNExplainer(group) if is_ours else CaptumExplainer(method),
+        algorithm=_GNNExplainer(group),
         explanation_type="phenomenon" if problem == "multi_class" else "model",
         model_config=_MODES[problem],
-        node_mask_type=of_columns if masked.elements else None,
+        node_mask_type="common_attributes" if masked.elements else None,
         edge_mask_type="object" if masked.masks_edges else None,
     )
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,6 @@ import raygnn.explain
 import raygnn.train
 from raygnn.inference.explain import explanations, gnn_explainer
 from raygnn.inference.explain.explanations import Explanations
-from raygnn.inference.explain.options import CAPTUM_METHODS
 from raygnn.models import Encoder
 from tests.errors import assert_reports, raises
 from tests.graph_writer import write_graph
@@ -430,30 +427,12 @@ def test_layers_that_masked_edges_change_are_refused(planted, tmp_path):
         model.explain(planted.graph, NODES[:1])
 
 
-def test_options_are_checked(planted, monkeypatch):
+def test_options_are_checked(planted):
     model = raygnn.load(planted.run)
-    with raises("explain-method-unknown", "LIME", "GNNExplainer"):
-        model.explain(planted.graph, NODES, method="LIME")
     with raises("explain-number", "num_edges"):
         model.explain(planted.graph, NODES, num_edges=0)
     with raises("infer-ids-unknown", "nobody"):
         model.explain(planted.graph, ["nobody"])
-    monkeypatch.setitem(sys.modules, "captum", None)
-    with raises("explain-extra-missing", "captum"):
-        model.explain(planted.graph, NODES, method="Saliency")
-
-
-@pytest.mark.parametrize("method", CAPTUM_METHODS)
-def test_attributions_of_captum_find_the_cause(planted, method):
-    pytest.importorskip("captum")
-    model = raygnn.load(planted.run)
-    options = {"method": method, "num_edges": NUM_CAUSES, "num_columns": 1}
-    found = model.explain(planted.graph, NODES[:4], **options)
-    edges, columns = found.edges.to_pandas(), found.columns.to_pandas()
-    kept = columns[columns["kept"] & (columns["part"] == "gnn")]
-    assert (kept["column"] == "tone").all()
-    if method != "Saliency":
-        assert (edges[edges["kept"]]["target_id"] == edges[edges["kept"]]["id"]).all()
 
 
 @pytest.mark.usefixtures("_few_steps")
@@ -465,10 +444,6 @@ def test_the_commands_of_the_page_write_tables(planted, tmp_path, monkeypatch, c
     for command in commands:
         given = command.replace("runs/papers", planted.run).replace("17,23", "n200,n201")
         given = re.sub(r"--graph graph", f"--graph {planted.graph}", given)
-        if "IntegratedGradients" in given and not find_spec("captum"):
-            assert raygnn.explain.main(shlex.split(given)) == 2
-            assert_reports(capsys.readouterr().err, "explain-extra-missing")
-            continue
         assert raygnn.explain.main(shlex.split(given)) == 0
         out = tmp_path / shlex.split(given)[shlex.split(given).index("--out") + 1]
         for name in explanations.TABLES:
