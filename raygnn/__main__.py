@@ -1,10 +1,9 @@
-"""The command `raygnn`, also `python -m raygnn`: a table of subcommands, and their completion."""
+"""The command `raygnn`, also `python -m raygnn`: a table of subcommands."""
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import NoReturn
@@ -33,7 +32,6 @@ COMMANDS = {
     "schema": "print the JSON Schema of a config or of graph.yaml",
     "mcp": "serve the path from tables to predictions to a coding agent",
     "doctor": "check this machine, a cluster, a folder or bucket",
-    "completion": "print the shell completion for bash or zsh",
     "version": "print the version",
 }
 HELP = """\
@@ -73,8 +71,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         print(f"{type(error).__name__}:\n{error}", file=sys.stderr)
         return error.exit_status
-    if command == "completion":
-        return _print_completion(options)
     status: int = command_module(command).main(options)
     return status
 
@@ -92,85 +88,6 @@ def command_module(command: str) -> ModuleType:
 
 #: Commands whose modules have other names.
 _MODULES = {"models": "raygnn.registry", "prepare": "raygnn.prepare.__main__"}
-
-
-#: Commands that take keys of the config as options.
-_TAKE_KEYS = (
-    "train",
-    "tune",
-    "infer",
-    "explain",
-    "serve",
-    "replay",
-    "retrain",
-    "monitor",
-    "presample",
-)
-
-_SCRIPT = """\
-# Completion of raygnn, written by: raygnn completion {shell}
-{start}_raygnn() {{
-    local current="${{COMP_WORDS[COMP_CWORD]}}" command="${{COMP_WORDS[1]}}" words=""
-    if [ "$COMP_CWORD" -eq 1 ]; then
-        COMPREPLY=($(compgen -W "{commands}" -- "$current"))
-        return
-    fi
-    case "$command" in
-{cases}
-    esac
-    COMPREPLY=()
-    case "$command $COMP_CWORD $current" in
-        *" -"*|"prepare 2 "*|"completion 2 "*) COMPREPLY=($(compgen -W "$words" -- "$current")) ;;
-    esac
-}}
-complete -o default -F _raygnn raygnn
-"""
-_STARTS = {"bash": "", "zsh": "autoload -Uz compinit bashcompinit && compinit && bashcompinit\n"}
-_EXAMPLES = """
-source <(raygnn completion bash)                               in this shell
-raygnn completion bash > ~/.local/share/bash-completion/completions/raygnn
-echo 'source <(raygnn completion zsh)' >> ~/.zshrc
-"""
-
-
-@with_json
-def _print_completion(argv: Sequence[str] | None = None) -> int:
-    from raygnn.command_line import command_parser
-
-    summary = "Prints what completes commands, options and keys of the config in a shell."
-    parser = command_parser("raygnn completion", _EXAMPLES, description=summary)
-    parser.add_argument("shell", choices=list(_STARTS))
-    shell = parser.parse_args(argv).shell
-    words = {name: " ".join(_words(name)) for name in COMMANDS}
-    cases = [f'        {name}) words="{text}" ;;' for name, text in words.items() if text]
-    print(
-        _SCRIPT.format(
-            shell=shell, start=_STARTS[shell], commands=" ".join(COMMANDS), cases="\n".join(cases)
-        ),
-        end="",
-    )
-    return 0
-
-
-def _words(command: str) -> Iterator[str]:
-    from raygnn.config_schema import config_keys
-
-    if command == "completion":
-        yield from _STARTS
-    elif command != "version":
-        yield from dict.fromkeys(_options(command_module(command).build_parser()))
-    if command in _TAKE_KEYS:
-        yield from (f"--{key}" for key in config_keys())
-
-
-def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
-    for action in parser._actions:
-        if action.help != argparse.SUPPRESS:
-            yield from (option for option in action.option_strings if option.startswith("--"))
-        if isinstance(action, argparse._SubParsersAction):
-            for name, command in action.choices.items():
-                yield name
-                yield from _options(command)
 
 
 def run() -> NoReturn:

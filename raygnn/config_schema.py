@@ -70,15 +70,6 @@ def describe(slot: str) -> Iterator[Described]:
         yield Described(name, summary(component), arguments, is_open)
 
 
-def config_keys() -> list[str]:
-    """Every key by dotted path, without the content of lists and components."""
-    keys = list(Config.model_fields)
-    for path, section in subsections("", Config):
-        if "[]" not in path:
-            keys += [f"{path.partition(' ')[0]}.{name}" for name in section.model_fields]
-    return list(dict.fromkeys(keys))
-
-
 def subsections(path: str, section: type[Section]) -> Iterator[tuple[str, type[Section]]]:
     """The sections in a section, by dotted path; `[]` marks lists."""
     for name, field in section.model_fields.items():

@@ -66,7 +66,6 @@ RESULTS: dict[str, dict[str, tuple[str, str]]] = {
     "schema": {"schema": ("object", "the JSON Schema")},
     "mcp": {},
     "doctor": {"checks": ("array", "`level` (ok, warn or fail), `what`, `remedy`")},
-    "completion": {},
     "version": {"version": ("string", "of raygnn")},
 }
 _IDS = re.compile(r"\[([a-z0-9]+(?:-[a-z0-9]+)+)\]\s*$", re.MULTILINE)

@@ -6,11 +6,8 @@ import argparse
 import json
 from collections.abc import Sequence
 from datetime import date, datetime
-from http.client import HTTPException
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
 
 from raygnn.command_line import (
     add_allow_module,
@@ -20,8 +17,7 @@ from raygnn.command_line import (
     exit_status_of,
 )
 from raygnn.console import give_result, say, warn
-from raygnn.data.checksums import cause_of
-from raygnn.errors import ConfigError, DataError
+from raygnn.errors import DataError
 from raygnn.json_output import with_json
 
 if TYPE_CHECKING:
@@ -31,7 +27,6 @@ if TYPE_CHECKING:
 
 #: Exit status if a figure is beyond its limit.
 ALARM = 3
-_WEBHOOK_WITHIN_S = 20.0
 _TARGET = "neighbor_id"  # column of links
 #: Columns of ids in a table of labels.
 _IDS = {"links": ("anchor_id",), "edges": ("source_id", "target_id"), "nodes": ("id",)}
@@ -183,21 +178,6 @@ def _as_answered(time: Any) -> Any:
     return time.isoformat() if isinstance(time, datetime) else time
 
 
-def _post(url: str, figures: Sequence[Figure]) -> None:
-    """Posts the figures. A webhook that does not take them is a warning, so that the exit status
-    stays that of the alarm.
-    """
-    host, alarms = urlsplit(url).hostname, [f"{f.short} {f.of}" for f in figures if f.alarm]
-    content = {"alarms": alarms, "figures": [figure.content for figure in figures]}
-    headers = {"Content-Type": "application/json"}
-    request = Request(url, json.dumps(content).encode(), headers)
-    try:
-        with urlopen(request, timeout=_WEBHOOK_WITHIN_S):
-            say(f"{len(alarms)} alarms posted to {host}")
-    except (OSError, HTTPException) as error:
-        warn(f"--webhook at {host} did not take the alarms: {cause_of(error)}")
-
-
 @with_json
 def main(argv: Sequence[str] | None = None) -> int:
     options, remaining = build_parser().parse_known_args(argv)
@@ -206,14 +186,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace, remaining: Sequence[str]) -> int:
     chosen = vars(options)
-    graph, webhook = chosen.pop("graph"), chosen.pop("webhook")
+    graph = chosen.pop("graph")
     needed, rule = [graph, *remaining[:2]], "it needs MODEL, ANSWERS and --graph"
     check_arguments(needed, 3, rule, _USAGE, id="monitor-arguments")
-    if webhook is not None and urlsplit(webhook).scheme not in ("http", "https"):
-        raise ConfigError(
-            "--webhook is invalid: it is not a URL that begins with http:// or https://. Set one.",
-            id="monitor-webhook",
-        )
     figures = monitor(remaining[0], remaining[1], graph, remaining[2:], **chosen)
     for figure in figures:
         say(f"{figure.short} {figure.of}".strip() + f": {figure.value:.4g}")
@@ -221,8 +196,6 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> int:
     alarms = [figure for figure in figures if figure.alarm]
     for figure in alarms:
         warn(f"{figure.short} {figure.of}: {figure.alarm}")
-    if webhook is not None and alarms:
-        _post(webhook, figures)
     return ALARM if alarms else 0
 
 
@@ -234,7 +207,6 @@ def build_parser() -> argparse.ArgumentParser:
     add("--labels", metavar="FILE", help="table of id, perhaps time, and the label; see the page")
     add("--task", metavar="NAME", help="task of a model with several tasks")
     add("--every", default="1d", metavar="D", help="width of a window of answers (default: 1d)")
-    add("--webhook", metavar="URL", help="POST the figures there as JSON if there is an alarm")
     numbers = {
         "psi": "stability index of columns and predictions (default: 0.25)",
         "share": "growth of missing, unknown or cold shares (default: 0.1)",

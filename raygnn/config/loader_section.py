@@ -179,6 +179,8 @@ class Sampling(Section):
         Rule("sampling-labor-replace", "replace", lambda s: s.is_labor,
              "sampling.type is labor, which draws without replacement",
              "Remove it, or sampling.type"),
+        Rule("sampling-labor-weight", "weight", lambda s: s.is_labor,
+             "sampling.type is labor, which draws uniformly", "Remove it, or sampling.type"),
         Rule("sampling-full-draws-nothing", "disjoint replace temporal weight", lambda s: s.is_full,
              "sampling.type is full, which takes all edges", "Remove it, or sampling.type"),
         Rule("sampling-ppr-temporal", "temporal", lambda s: s.ppr,

@@ -76,15 +76,15 @@ class LocalPicker:
             if skips is not None:
                 step_over(*skips, starts, offsets, positions)
         else:
-            has_alias = horizon is None and not request.by_neighbor
-            weighting = self._weighting(weight, has_alias=has_alias)
             stepped_over = tuple(skips or NO_SKIPS)
             if request.by_neighbor:
                 size = copies_table(rows.degrees, self._is_sorted)
                 copies = (self._is_sorted, scratch.zeros("copies", size, np.int64))
-                weights, given = (weighting.weights, weighting.e_id), (tuple(rows), tuple(draws))
-                pick_by_neighbor(*given, indices, weights, stepped_over, copies, positions)
+                given = (tuple(rows), tuple(draws), indices, stepped_over)
+                pick_by_neighbor(*given, copies, positions)
             else:
+                assert weight is not None
+                weighting = self._weighting(weight, has_alias=horizon is None)
                 _pick_weighted(rows, draws, weighting, stepped_over, positions, scratch)
             positions = positions[: offsets[-1]]  # skipped edges, and those of weight 0, are fewer
         self._ask_for(indices, positions)
@@ -118,9 +118,7 @@ class LocalPicker:
     def _rows_of(self, nodes: np.ndarray) -> np.ndarray:
         return nodes - self._first_node if self._first_node else nodes
 
-    def _weighting(self, column: str | None, *, has_alias: bool) -> Weighting:
-        if column is None:
-            return Weighting(_NO_ALIAS, _NONE, _NONE)
+    def _weighting(self, column: str, *, has_alias: bool) -> Weighting:
         e_id = _NONE if self.adjacency.e_id is None else self.adjacency.e_id
         with self._lock:
             if column not in self._weights:

@@ -3,8 +3,7 @@
 A node samples the edges whose neighbors have the largest numbers. Numbers of one node's edges are
 independent, so its sample is distributed like uniform draws without replacement: a mean over it has
 the same expectation and variance, without weights. Nodes with common neighbors sample the same ones
-more often, so a batch has fewer nodes. With weights, a node takes the largest log(number) / weight
-(Efraimidis and Spirakis, 2006), distributed as in `raygnn.sampling.pick_weighted`.
+more often, so a batch has fewer nodes.
 
 Source: LABOR-0 with sequential Poisson sampling, arXiv:2210.13339.
 """
@@ -18,7 +17,6 @@ from raygnn.data.hashing import splitmix64
 from raygnn.data.intrinsics import prefetch
 from raygnn.sampling.hash_tables import slot_of
 from raygnn.sampling.pick import ALL
-from raygnn.sampling.pick_weighted import weight_of
 
 _CHUNK = 64  # edges ranked together
 _SLACK = 3.0  # standard deviations by which more edges are looked at than are taken
@@ -28,14 +26,13 @@ _ROWS_AHEAD = 8  # rows are read whole, which asks for the rest by itself
 
 
 @njit(nogil=True, cache=True)
-def pick_by_neighbor(rows, draws, indices, weighting, skips, copies, positions):  # type: ignore[no-untyped-def]
+def pick_by_neighbor(rows, draws, indices, skips, copies, positions):  # type: ignore[no-untyped-def]
     """Fills `positions` with the sampled edges in their order, node by node, and the rows' offsets.
 
     Args:
         rows: see `raygnn.sampling.pick.NodeEdges`; nodes of one salt draw alike.
         draws: see `raygnn.sampling.pick.Draws`; without `replace`.
         indices: [num_edges], neighbors.
-        weighting: (weights by CSC position, e_id), see `Weighting`; weights may be empty.
         copies: whether the neighbors of each node ascend, and int64 zeros [`copies_table`], left as
             zeros.
         positions: int64, with room for `fanout` edges of each node, or all if they are fewer.
@@ -44,7 +41,6 @@ def pick_by_neighbor(rows, draws, indices, weighting, skips, copies, positions):
     fanout, _, key = draws
     skip_rows, skip_ptr, skip_edges = skips
     heap = np.empty(max(fanout, 0), np.uint32), np.empty(_CHUNK, np.uint32)
-    heaviest = np.empty(max(fanout, 0), np.float64)
     next_skip = total = 0
     offsets[0] = 0
     for i in range(len(starts)):
@@ -57,13 +53,10 @@ def pick_by_neighbor(rows, draws, indices, weighting, skips, copies, positions):
         row = (starts[i], degrees[i], skipped)
         out = positions[total:]
         if fanout == ALL or degrees[i] - len(skipped) <= fanout:
-            total += _take_all(row, weighting, out)
+            total += _take_all(row, out)
         else:
             base = splitmix64(key ^ salts[i]) if len(salts) else key
-            if len(weighting[0]):
-                count = _take_heaviest(base, row, indices, weighting, copies, heaviest, out)
-            else:
-                count = _take_largest(base, row, indices, copies, heap, out)
+            count = _take_largest(base, row, indices, copies, heap, out)
             out[:count].sort()
             total += count
         offsets[i + 1] = total
@@ -74,14 +67,13 @@ def copies_table(degrees: np.ndarray, is_sorted: bool) -> int:
 
 
 @njit(nogil=True, cache=True)
-def _take_all(row, weighting, out):  # type: ignore[no-untyped-def]
+def _take_all(row, out):  # type: ignore[no-untyped-def]
     start, degree, skipped = row
-    weights, e_id = weighting
     count = next_skip = 0
     for edge in range(degree):
         if next_skip < len(skipped) and skipped[next_skip] == edge:
             next_skip += 1
-        elif len(weights) == 0 or weight_of(weights, e_id, start + edge) > 0:
+        else:
             out[count] = start + edge
             count += 1
     return count
@@ -185,42 +177,6 @@ def _mixed(bits):  # type: ignore[no-untyped-def]
 def _rank_of_copy(base, rank):  # type: ignore[no-untyped-def]
     """Rank of the next parallel edge. With equal ranks, a node would take all of them or none."""
     return _mixed(np.uint32(rank ^ np.uint32(base >> _HALF) ^ _ODD))
-
-
-@njit(nogil=True, cache=True)
-def _take_heaviest(base, row, indices, weighting, copies, ranks, out):  # type: ignore[no-untyped-def]
-    """Samples up to `fanout` edges of the largest log(number) / weight; returns their number."""
-    start, degree, skipped = row
-    weights, e_id = weighting
-    is_sorted, table = copies
-    count = next_skip = 0
-    previous, bits = np.int64(-1), np.uint64(0)
-    for edge in range(degree):
-        position, neighbor = start + edge, np.int64(indices[start + edge])
-        if is_sorted:
-            bits = splitmix64(base ^ (bits if neighbor == previous else np.uint64(neighbor)))
-            previous = neighbor
-        else:
-            bits = splitmix64(base ^ np.uint64(neighbor))
-            for _ in range(_count(table, neighbor)):
-                bits = splitmix64(base ^ bits)
-        if next_skip < len(skipped) and skipped[next_skip] == edge:
-            next_skip += 1
-            continue
-        weight = weight_of(weights, e_id, position)
-        uniform = (np.float64(np.int64(bits >> np.uint64(11))) + 1.0) * 2.0**-53
-        # A logarithm is below its argument less one, which decides about most edges without it.
-        if not weight > 0 or (count == len(ranks) and uniform - 1.0 <= ranks[0] * weight):
-            continue
-        rank = np.log(uniform) / weight
-        if count < len(ranks):
-            _push(ranks, out, count, rank, position)
-            count += 1
-        elif rank > ranks[0]:
-            _replace_least(ranks, out, rank, position)
-    if not is_sorted:
-        _forget(table, indices[start : start + degree])
-    return count
 
 
 # A binary heap of the ranks taken, the least first.

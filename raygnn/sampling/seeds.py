@@ -62,7 +62,7 @@ def check_draws(
     """Raises a DataError if no type of the graph has the weight or time column."""
     takes_last = temporal is not None and temporal.strategy == LAST
     assert not takes_last or not (weight or replace or labor), "taking the last draws nothing"
-    assert not (labor and replace)
+    assert not (labor and (replace or weight))
     edge_columns = {edge_type_name(t): sorted(graph.columns(t)) for t in graph.edge_types}
     if weight is not None and not any(weight in columns for columns in edge_columns.values()):
         raise DataError(

@@ -56,7 +56,7 @@ def test_every_command_shows_examples(name, capsys):
         command.main([name, "--help"])
     assert ended.value.code == 0
     shown = capsys.readouterr().out
-    assert re.search(rf"\nexamples?:\n(  .*\n)*  (source <\()?raygnn {name}", shown)
+    assert re.search(rf"\nexamples?:\n(  .*\n)*  raygnn {name}", shown)
 
 
 def test_options_of_training_stand_in_groups(capsys):
@@ -66,36 +66,6 @@ def test_options_of_training_stand_in_groups(capsys):
     groups = ["options:", "instead of a run:", "output:", "print or export, and stop:"]
     places = [shown.index(f"\n{group}\n") for group in groups]
     assert places == sorted(places)
-
-
-def _completed(line: str, tmp_path: Path) -> list[str]:
-    """What bash offers at the end of a line."""
-    words = line.split(" ")
-    listed = " ".join(f"'{word}'" for word in words)
-    code = (
-        f"source {tmp_path / 'raygnn.bash'}; COMP_WORDS=({listed}); "
-        f"COMP_CWORD={len(words) - 1}; _raygnn; printf '%s\\n' \"${{COMPREPLY[@]}}\""
-    )
-    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr == ""
-    return done.stdout.split()
-
-
-def test_bash_completes_commands_options_and_keys(capsys, tmp_path):
-    assert command.main(["completion", "bash"]) == 0
-    (tmp_path / "raygnn.bash").write_text(capsys.readouterr().out)
-    assert _completed("raygnn t", tmp_path) == ["train", "tune"]
-    assert _completed("raygnn train x.yaml --dry", tmp_path) == ["--dry-run"]
-    keys = _completed("raygnn train x.yaml --loader.b", tmp_path)
-    assert "--loader.batch_size" in keys
-    assert all(key.startswith("--loader.b") for key in keys)
-    assert _completed("raygnn partition graph --loader.b", tmp_path) == []
-    assert _completed("raygnn train con", tmp_path) == []  # bash completes files by itself
-    assert "npz" in _completed("raygnn prepare n", tmp_path)
-    assert "--directed" in _completed("raygnn prepare npz --di", tmp_path)
-    assert _completed("raygnn completion z", tmp_path) == ["zsh"]
-    assert command.main(["completion", "zsh"]) == 0
-    assert "bashcompinit" in capsys.readouterr().out
 
 
 def test_what_is_no_command_is_refused(capsys):

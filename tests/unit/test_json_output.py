@@ -38,7 +38,7 @@ def _result(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
 
 def test_all_commands_have_the_option_and_described_results() -> None:
     assert [*RESULTS] == [*COMMANDS]
-    for name in COMMANDS.keys() - {"completion", "version"}:
+    for name in COMMANDS.keys() - {"version"}:
         assert hasattr(command_module(name).main, "__wrapped__"), name
 
 

@@ -156,6 +156,8 @@ sampling: {ppr: {}, temporal: {}}
     partition-ppr | sampling.ppr={}
 sampling: {replace: true, type: labor}
     sampling-labor-replace | sampling.replace=True
+sampling: {weight: w, type: labor}
+    sampling-labor-weight | sampling.weight='w'
 sampling: {type: labor, temporal: {strategy: last}}
     sampling-last-draws-nothing | sampling.type='labor'
 {sampling: {type: labor, fanouts: [5, 5]}, model: {args: {num_layers: 3}}}

@@ -16,7 +16,7 @@ from raygnn.sampling.exclusion import Exclusion
 from raygnn.sampling.protocols import PickRequest
 from raygnn.sampling.temporal import Horizon, Temporal
 from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
-from tests.unit.sampling.reference import chain, check_law, fnv1a, law_of_pairs
+from tests.unit.sampling.reference import chain, check_law, fnv1a
 
 NODE_0 = np.zeros(1, np.int64)
 _MASK = 2**32 - 1
@@ -136,27 +136,6 @@ def test_nodes_with_the_same_neighbors_take_the_same():
     assert set(picks.neighbors[:4].tolist()) < set(more.neighbors.tolist())
     other = graph.pick(EDGE, PickRequest(nodes[:1], 9, False, 3, 1, by_neighbor=True))
     assert more.neighbors.tolist() != other.neighbors.tolist(), "hops draw for themselves"
-
-
-@pytest.mark.parametrize("excluded", [(), (4, 7)])
-def test_weighted_pairs_have_the_law_of_draws_one_after_the_other(excluded):
-    weights, num_rounds = np.array([1, 2, 3, 0, 4, 1, 1, 5]), 6000
-    size = len(weights)
-    edges = {EDGE: (np.arange(size), np.zeros(size, np.int64))}
-    small = SmallGraph({NODE: size}, edges, stored={EDGE: {"w": weights.astype(np.float32)}})
-    graph = LocalGraphStore(small.bundle)
-    law = weights.astype(float)
-    exclude = None
-    if excluded:
-        exclude = Exclusion.of(np.zeros(len(excluded), np.int64), np.array(excluded))
-        law[list(excluded)] = 0
-    counts = np.zeros((size, size))
-    for key in range(num_rounds):
-        request = PickRequest(
-            NODE_0, 2, False, key, 0, weight="w", exclude=exclude, by_neighbor=True
-        )
-        counts[tuple(graph.pick(EDGE, request).e_id.tolist())] += 1
-    check_law(counts, num_rounds * law_of_pairs(law))
 
 
 def test_a_batch_has_fewer_nodes_and_as_many_edges_of_its_seeds():

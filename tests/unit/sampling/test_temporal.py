@@ -49,7 +49,7 @@ def test_nothing_is_later_or_older_than_its_seed_allows(
     small = _small_graph(seed, dtypes[0], *has)
     rng = np.random.default_rng(seed)
     small.stored[EDGE]["weight"] = np.where(rng.random(300) < 0.3, 0, rng.random(300))
-    weight = "weight" if weighted and strategy != "last" else None
+    weight = "weight" if weighted and strategy == "uniform" else None
     graph = LocalGraphStore(small.bundle)
     labor = strategy == "labor"
     temporal = Temporal(strategy=strategy.replace("labor", "uniform"), window=window)
