@@ -38,6 +38,9 @@ values.
 `python -m docs.errors` writes this page from the code that raises the errors.
 """
 
+#: The id at the end of a message.
+_ID = re.compile(r" \[([a-z0-9]+(?:-[a-z0-9]+)+)\]$")
+
 #: Positions of rule and remedy in helpers that build messages.
 _RULE_AND_REMEDY = {
     "Problem": (1, 2),
@@ -45,7 +48,6 @@ _RULE_AND_REMEDY = {
     ".invalid": (2, 3),
     "Finding": (3, 4),
     ".add": (1, 4),  # of FindingCollector
-    ".error": (1, 3),  # of prepare/csv.py
     "check_arguments": (2, 3),
     ".check_choice": (3, 4),
 }
@@ -135,7 +137,7 @@ def _of_file(path: Path) -> Iterator[Site]:
         ids += call.args[3:4] if callee == "Problem" else []
         if not ids and callee not in ERRORS:
             continue
-        given = _constants(ids[0]) if ids else [None]
+        given = _constants(ids[0]) if ids else _ids_in_text(call.args)
         if not call.args or not given:  # an id that is handed on
             continue
         around = [f for f in functions if f.lineno <= call.lineno <= (f.end_lineno or 0)]
@@ -148,6 +150,14 @@ def _of_file(path: Path) -> Iterator[Site]:
         where = f"{name}:{inner.name if inner else ''}"
         for id in given:
             yield Site(id, kind.exit_status, cause, remedy, where)
+
+
+def _ids_in_text(args: list[ast.expr]) -> list[str | None]:
+    """The id at the end of a message, or None."""
+    parts = [part for arg in args[:1] for part in getattr(arg, "values", [arg])]
+    last = parts[-1] if parts else None
+    found = _ID.search(str(last.value)) if isinstance(last, ast.Constant) else None
+    return [found[1] if found else None]
 
 
 def _constants(id: ast.expr) -> list[str | None]:
@@ -186,7 +196,7 @@ class _Texts:
     def cause_and_remedy(self, callee: str) -> tuple[str, str]:
         places = _RULE_AND_REMEDY.get(callee)
         if places is None:
-            cause, _, remedy = self._argument(0).partition(". ")
+            cause, _, remedy = _ID.sub("", self._argument(0)).partition(". ")
             return f"{cause.rstrip('.')}.", remedy
         defaults = {".add": REPAIR, ".check_choice": "Set one of the choices"}
         default = defaults.get(callee, "Correct it")

@@ -164,8 +164,7 @@ def exit_status_of(command: Callable[[], int | None], *, interrupted: str) -> in
         causes = ", ".join([str(error), *getattr(error, "__notes__", [])])
         failed = RaygnnError(
             f"storage failed: {type(error).__name__}: {redact(without_environment(causes))}. Check "
-            "that the store can be reached and has space, then repeat the command.",
-            id="storage-failed",
+            "that the store can be reached and has space, then repeat the command. [storage-failed]"
         )
         print(failed, file=sys.stderr)
         return failed.exit_status

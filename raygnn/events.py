@@ -127,8 +127,7 @@ def verify(log: str | PathLike[str]) -> int:
         raise DataError(
             f"LOG={redact(opened.uri)!r} is invalid: {len(names):,} files, of which "
             f"{num_segments:,} are the log until row {opened.position:,}. Restore the segment that "
-            "begins there, or name the folder of a log.",
-            id="events-incomplete",
+            "begins there, or name the folder of a log. [events-incomplete]"
         )
     return opened.position
 
@@ -191,8 +190,7 @@ def _line_entries(file: str) -> Iterator[Entry]:
             if not isinstance(body, dict) or body.keys() - {"nodes", "edges", "key"}:
                 raise DataError(
                     "the line is invalid: it is not an object with nodes, edges and key. Write "
-                    "each as for POST /events.",
-                    id="events-line",
+                    "each as for POST /events. [events-line]"
                 )
             entry = Entry.of(body.get("nodes"), body.get("edges"), body.get("key"))
         except DataError as error:

@@ -44,9 +44,9 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
     check_model_argument(remaining, _USAGE)
     for name, what in _REQUIRED.items():
         if getattr(options, name) is None:
-            raise ConfigError(f"--{name} is missing. Name {what}.", id="explain-option-missing")
+            raise ConfigError(f"--{name} is missing. Name {what}. [explain-option-missing]")
     if options.nodes is None and options.rows is None and options.pairs is None:
-        raise ConfigError("--nodes is missing. Name ids.", id="explain-option-missing")
+        raise ConfigError("--nodes is missing. Name ids. [explain-option-missing]")
     from raygnn.data.tables.read_ids import read_ids, read_pairs
     from raygnn.inference.explain.options import ExplainOptions
     from raygnn.inference.output_folder import OutputFolder
@@ -85,8 +85,7 @@ def _listed(text: str, kind: str) -> list[int] | list[str]:
     except ValueError as error:
         raise ConfigError(
             f"--nodes={text!r} is invalid: the graph's ids are whole numbers. List them as in "
-            f"17,23, or name a file that ends with .csv, .tsv or .parquet.",
-            id="explain-nodes",
+            "17,23, or name a file that ends with .csv, .tsv or .parquet. [explain-nodes]"
         ) from error
 
 

@@ -145,8 +145,7 @@ def predict(
     if new_nodes is not None and (data is not None or saved.loaded.config.data.uri is None):
         raise ConfigError(
             "--new-nodes is invalid without --data.uri: rows are added to graph tables. Name the "
-            "folder or URI of the graph.",
-            id="append-no-tables",
+            "folder or URI of the graph. [append-no-tables]"
         )
     output = _options(out, overwrite, rows_per_file, chunk_size)
     return Written(output.uri, launch_inference(saved, output, ask, data))
@@ -246,8 +245,8 @@ def _write_rows(options: argparse.Namespace, model: str, overrides: Sequence[str
     if not str(options.out).endswith((".parquet", ".csv")) and not is_table(str(options.out)):
         raise ConfigError(
             f"--out={options.out!r} is invalid: rows are written to one file. Name one that ends "
-            "with .parquet or .csv, or a table as sqlite:///shop.sqlite#predictions.",
-            id="infer-rows-out",
+            "with .parquet or .csv, or a table as sqlite:///shop.sqlite#predictions. "
+            "[infer-rows-out]"
         )
 
     def ask(saved: SavedModel, bundle: Bundle) -> Asked:
@@ -321,29 +320,26 @@ def _check_together(options: argparse.Namespace) -> None:
         for other in chosen:
             if option in chosen and other in others:
                 raise ConfigError(
-                    f"{_flag(other)} is invalid with {_flag(option)}. Leave out one of them.",
-                    id="infer-options-clash",
+                    f"{_flag(other)} is invalid with {_flag(option)}. Leave out one of them. "
+                    "[infer-options-clash]"
                 )
     for option, needed in _ONLY_WITH.items():
         if option in chosen and needed not in chosen:
             raise ConfigError(
-                f"{_flag(option)} is invalid without {_flag(needed)}. Set both, or leave it out.",
-                id="infer-options-clash",
+                f"{_flag(option)} is invalid without {_flag(needed)}. Set both, or leave it out. "
+                "[infer-options-clash]"
             )
     if options.out is None and "metrics" not in chosen:
-        raise ConfigError(
-            "--out is missing. Name a folder or URI to write.", id="infer-out-missing"
-        )
+        raise ConfigError("--out is missing. Name a folder or URI to write. [infer-out-missing]")
     is_folder = options.table is None and options.rows is None and not is_table(str(options.out))
     if is_folder and str(options.out).endswith((".parquet", ".csv")):
         raise ConfigError(
             f"--out={options.out!r} is invalid: tables of nodes and neighbors are written to a "
-            "folder, as Parquet files. Name a folder.",
-            id="infer-out-folder",
+            "folder, as Parquet files. Name a folder. [infer-out-folder]"
         )
     if "top_k" in chosen and not {"anchors", "table", "rows"} & {*chosen}:
         raise ConfigError(
-            "--top-k is invalid without --anchors. Name a file of ids.", id="infer-anchors-missing"
+            "--top-k is invalid without --anchors. Name a file of ids. [infer-anchors-missing]"
         )
 
 

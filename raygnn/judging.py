@@ -50,7 +50,7 @@ def judge(
     uri = graph or newest.data.get("uri")
     if not uri or (graph is None and (is_remote(uri) or not exists(uri))):
         raise RunError(
-            f"the graph of {newest.name} is not here. Name it with --graph.", id="report-no-graph"
+            f"the graph of {newest.name} is not here. Name it with --graph. [report-no-graph]"
         )
     say(f"{run.name}: predicting the test rows of {newest.name}")
     splits = json.dumps(newest.data.get("splits"))
@@ -61,13 +61,11 @@ def judge(
     if rows is None or rows.digest != newest.metrics["test_rows"]:
         raise RunError(
             f"{uri} no longer has the test rows of {newest.name}. Name its graph with --graph; to "
-            "retrain on it, set another --run.name.",
-            id="report-other-rows",
+            "retrain on it, set another --run.name. [report-other-rows]"
         )
     if any(rows.overlaps(sketch) for sketch in run.metrics["learned_rows"]):
         raise RunError(
             f"{run.name} learned from some of the test rows of {newest.name}. Train both with the "
-            "same splits.",
-            id="report-learned-rows",
+            "same splits. [report-learned-rows]"
         )
     return judged

@@ -98,8 +98,8 @@ def monitor(
     if not rows:
         raise DataError(
             f"ANSWERS={fspath(answers)!r} is invalid: it has no answers to "
-            f"/{'top_k' if is_link else 'predict'}. Record some with raygnn serve --record.",
-            id="monitor-no-answers",
+            f"/{'top_k' if is_link else 'predict'}. Record some with raygnn serve --record. "
+            "[monitor-no-answers]"
         )
     logged = {} if follow is None else logged_rows(fspath(follow))
     figures = [monitoring.Figure("raygnn_answered_rows", len(rows))]
@@ -146,8 +146,7 @@ def _read_labels(
         wanted = _TARGET if is_link else "the column of the label, or its columns in training"
         raise DataError(
             f"--labels={file!r} is invalid: its columns are {table.column_names}. Write "
-            f"{', '.join(own)}, perhaps time, and {wanted}.",
-            id="monitor-labels",
+            f"{', '.join(own)}, perhaps time, and {wanted}. [monitor-labels]"
         )
     for column, of_ids in zip((*own, *columns) if is_link else own, kinds_of_ids, strict=False):
         if of_ids != "int":  # texts of a CSV file may be numbers

@@ -83,8 +83,7 @@ def replay(
         shown = "; ".join(different[:_MAX_SHOWN])
         raise RaygnnError(
             f"{len(different):,} of {len(records):,} answers differ: {shown}. Give the model, "
-            "graph, log and options of the server, and the same number of threads.",
-            id="replay-differs",
+            "graph, log and options of the server, and the same number of threads. [replay-differs]"
         )
     return len(records)
 

@@ -73,8 +73,8 @@ def decide(run: str | PathLike[str], *, top: float | None = None, cost: float | 
     if not by_split:
         raise RunError(
             f"{fspath(run)} has no rows by probability: it does not predict two classes, was made "
-            "by another version, or has not ended. Name the run of a model of two classes.",
-            id="report-no-decisions",
+            "by another version, or has not ended. Name the run of a model of two classes. "
+            "[report-no-decisions]"
         )
     ((split, figures),) = by_split.items()
     rows, positive = figures["num_rows"], figures["num_positive"]

@@ -182,9 +182,8 @@ def _metric(loaded: LoadedConfig, challenger: StoredRun) -> str:
     chosen = loaded.config.run.promotion.metric or next(iter(names), None)
     if chosen not in names:
         raise RunError(
-            f"run.promotion.metric={chosen!r} is invalid: unknown metric of the test "
-            f"of {challenger.name}. Set one of: {', '.join(names) or 'none'}.",
-            id="retrain-metric",
+            f"run.promotion.metric={chosen!r} is invalid: unknown metric of the test of "
+            f"{challenger.name}. Set one of: {', '.join(names) or 'none'}. [retrain-metric]"
         )
     return chosen
 

@@ -143,9 +143,8 @@ def start(
         from raygnn.serving.web_server import WebServer, is_loopback, listen
     except ImportError as error:
         raise ConfigError(
-            f"raygnn.serve cannot be used: {str(error).partition('. ')[0]}. Run "
-            "`pip install -e '.[serve]'` in raygnn's folder.",
-            id="serve-extra-missing",
+            f"raygnn.serve cannot be used: {str(error).partition('. ')[0]}. Run `pip install -e "
+            "'.[serve]'` in raygnn's folder. [serve-extra-missing]"
         ) from error
     from raygnn.data.compactions import log_after, newest_tables
     from raygnn.inference.logged_rows import LoggedRows
@@ -159,8 +158,8 @@ def start(
     replica_options.check()
     if not 1 <= port <= 65_535:
         raise ConfigError(
-            f"--port={port!r} is invalid: it must be from 1 to 65535. Set it so, or leave it out.",
-            id="serve-option",
+            f"--port={port!r} is invalid: it must be from 1 to 65535. Set it so, or leave it out. "
+            "[serve-option]"
         )
     token = None if no_auth else check_token(token or os.environ.get(TOKEN_VARIABLE), host)
     alias = find_alias(fspath(model))
@@ -251,15 +250,14 @@ def check_token(token: str | None, host: str) -> str | None:
         if not is_loopback(host):
             raise ConfigError(
                 f"--host={host!r} is invalid: other machines reach it, and there is no token. Set "
-                f"{TOKEN_VARIABLE}, or --no-auth if a proxy or firewall checks clients.",
-                id="serve-no-token",
+                f"{TOKEN_VARIABLE}, or --no-auth if a proxy or firewall checks clients. "
+                "[serve-no-token]"
             )
         return None
     if len(token) < _MIN_TOKEN_LENGTH or not all(33 <= ord(letter) <= 126 for letter in token):
         raise ConfigError(
             f"the token is invalid: it must have at least {_MIN_TOKEN_LENGTH} letters, digits or "
-            "ASCII signs, and no spaces. Make one with `openssl rand -hex 32`.",
-            id="serve-token",
+            "ASCII signs, and no spaces. Make one with `openssl rand -hex 32`. [serve-token]"
         )
     return token
 
@@ -283,7 +281,7 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
     check_model_argument(remaining, _USAGE)
     if options.graph is None:
         raise ConfigError(
-            "--graph is missing. Name the folder or URI of a graph.", id="serve-graph-missing"
+            "--graph is missing. Name the folder or URI of a graph. [serve-graph-missing]"
         )
     chosen = vars(options)
     with start(remaining[0], chosen.pop("graph"), remaining[1:], **chosen) as server:

@@ -105,9 +105,8 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
         return
     if (options.export is None) != (options.out is None):
         raise ConfigError(
-            f"--export={options.export!r} with --out={options.out!r} is invalid: each needs "
-            "the other. Set --export RUN_OR_CHECKPOINT --out FOLDER.",
-            id="command-export-out",
+            f"--export={options.export!r} with --out={options.out!r} is invalid: each needs the "
+            "other. Set --export RUN_OR_CHECKPOINT --out FOLDER. [command-export-out]"
         )
     if options.export is not None:
         from raygnn.outputs.model_export import export_checkpoint

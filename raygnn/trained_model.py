@@ -295,8 +295,8 @@ class TrainedModel(nn.Module):
         if data is None and not section.names_a_graph:
             raise ConfigError(
                 "data=None is invalid: a model contains no graph. Name one, as in "
-                f"model.predict('GRAPH') (the training graph is {self._saved.graph}).",
-                id="data-source-missing",
+                f"model.predict('GRAPH') (the training graph is {self._saved.graph}). "
+                "[data-source-missing]"
             )
         if data is None and section.mode == "partitioned":
             return open_outline(loaded)

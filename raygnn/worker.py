@@ -165,8 +165,7 @@ def _run_own_loop(job: TrainJob, task: Task, context: WorkerContext) -> dict[str
     if not isinstance(metrics, dict):
         raise ConfigError(
             f"loop={name!r} is invalid: it returned {type(metrics).__name__}. Return a dictionary "
-            "of final metrics.",
-            id="run-own-loop",
+            "of final metrics. [run-own-loop]"
         )
     with agreement("writing the outputs"):
         if context.rank == 0:
@@ -320,13 +319,12 @@ def _check_restore(engine: Engine, checkpointer: Checkpointer) -> None:
     before = {name: own_part(tensor).clone() for name, tensor in module.state_dict().items()}
     if not checkpointer.restore(engine, "must"):
         raise CheckpointError(
-            "The dry run wrote no checkpoint. Set checkpoint.policy to best.",
-            id="run-dry-no-checkpoint",
+            "The dry run wrote no checkpoint. Set checkpoint.policy to best. "
+            "[run-dry-no-checkpoint]"
         )
     with agreement("comparing restored weights", CheckpointError):
         for name, tensor in module.state_dict().items():
             if not torch.equal(before[name], own_part(tensor)):
                 raise CheckpointError(
-                    f"The dry run restored other weights than it saved: {name}.",
-                    id="run-dry-restore",
+                    f"The dry run restored other weights than it saved: {name}. [run-dry-restore]"
                 )

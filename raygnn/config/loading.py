@@ -210,8 +210,7 @@ def _checked_modules(modules: Sequence[str]) -> tuple[str, ...]:
         if not isinstance(module, str) or not all(p.isidentifier() for p in module.split(".")):
             raise ConfigError(
                 f"--allow-module={module!r} is invalid: it is not a module name. Write it like "
-                "my_pkg or my_pkg.models.",
-                id="command-allow-module",
+                "my_pkg or my_pkg.models. [command-allow-module]"
             )
     return tuple(modules)
 

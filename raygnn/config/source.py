@@ -67,7 +67,7 @@ def read_source(source: str | os.PathLike[str] | Mapping[str, Any] | BaseModel) 
     name = os.fspath(source)
     if not isinstance(name, str):
         raise ConfigError(
-            "CONFIG is invalid: its path is made of bytes. Set a text.", id="config-unreadable"
+            "CONFIG is invalid: its path is made of bytes. Set a text. [config-unreadable]"
         )
     if isinstance(source, str) and _is_yaml(source):
         return parse_source(source, None)
@@ -82,8 +82,8 @@ def _is_yaml(text: str) -> bool:
 def _read(name: str) -> str:
     if not name:
         raise ConfigError(
-            "CONFIG='' is invalid: it is empty. Set a path or URI of a YAML file.",
-            id="config-unreadable",
+            "CONFIG='' is invalid: it is empty. Set a path or URI of a YAML file. "
+            "[config-unreadable]"
         )
     shown = f"CONFIG={redact_text(name)!r} is invalid"
     try:
@@ -102,7 +102,7 @@ def _read(name: str) -> str:
         rule = "it is not UTF-8 text"
     except Exception as error:  # noqa: BLE001 - each fsspec backend raises its own
         rule = f"it cannot be read: {redact_text(str(error))}"
-    raise ConfigError(f"{shown}: {rule}. Set a path or URI of a YAML file.", id="config-unreadable")
+    raise ConfigError(f"{shown}: {rule}. Set a path or URI of a YAML file. [config-unreadable]")
 
 
 def parse_source(text: str, name: str | None) -> Source:
@@ -116,8 +116,7 @@ def parse_source(text: str, name: str | None) -> Source:
     if not isinstance(value, dict):
         raise ConfigError(
             f"{source.at_line(1)}: config is invalid: it is a {type(value).__name__}, not a "
-            "mapping. Set keys with values, as in seed: 0.",
-            id="config-not-mapping",
+            "mapping. Set keys with values, as in seed: 0. [config-not-mapping]"
         )
     return source
 

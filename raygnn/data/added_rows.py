@@ -152,8 +152,8 @@ class RowReader:
             if table is not None and self._options.doubles(cast("EdgeTable", table.spec)):
                 raise DataError(
                     f"new rows of {name!r} are invalid: its edges count in both directions, and a "
-                    "row would replace the copy of an earlier one. Declare two edge types.",
-                    id="events-undirected",
+                    "row would replace the copy of an earlier one. Declare two edge types. "
+                    "[events-undirected]"
                 )
 
     def read(self, rows: AddedRows) -> Addition:
@@ -175,9 +175,8 @@ class RowReader:
             if column not in columns and column not in self._file_columns(table):
                 raise DataError(
                     f"new rows of {name!r} are invalid: their tables have no column {column!r}. "
-                    f"{choose_from(column, columns, 'Their columns are')}. Give references "
-                    "to other nodes as edges.",
-                    id="rows-column-unknown",
+                    f"{choose_from(column, columns, 'Their columns are')}. Give references to "
+                    "other nodes as edges. [rows-column-unknown]"
                 )
         return _NewRows({column: _array(name, column, rows) for column in table.needed}, len(rows))
 
@@ -404,8 +403,7 @@ def _check_types(what: str, names: Iterable[str], known: Sequence[str]) -> None:
         if name not in known:
             raise DataError(
                 f"new.{what}.{name} is invalid: the graph has no such type. "
-                f"{choose_from(name, known)}.",
-                id="rows-type-unknown",
+                f"{choose_from(name, known)}. [rows-type-unknown]"
             )
 
 
@@ -429,8 +427,7 @@ def _files_by_type(
         raise DataError(
             f"--new-nodes={redact(folder)!r} is invalid: it has no {MANIFEST_NAME}, and no file "
             f"named like one of the graph's, such as {expected[0]}. Name a folder with tables of "
-            "new nodes.",
-            id="append-no-files",
+            "new nodes. [append-no-files]"
         )
     if not is_named and (
         unread := _unread(folder, [p for here, _ in files.values() for p in here])
@@ -439,15 +436,14 @@ def _files_by_type(
         raise DataError(
             f"--new-nodes={redact(folder)!r} is invalid: {', '.join(unread[:_EXAMPLES])} would not "
             f"be read, since the files of the graph are {', '.join(expected[:_EXAMPLES])}. Name "
-            f"tables like these, or write a {MANIFEST_NAME} with the types of the graph.",
-            id="append-file-unknown",
+            f"tables like these, or write a {MANIFEST_NAME} with the types of the graph. "
+            "[append-file-unknown]"
         )
     unknown = [str(type_) for type_ in files if type_ not in base.tables]
     if unknown:
         raise DataError(
             f"--new-nodes is invalid: the graph has no {', '.join(unknown)}. Append rows of types "
-            "that its graph.yaml declares.",
-            id="append-type-unknown",
+            "that its graph.yaml declares. [append-type-unknown]"
         )
     return files
 
@@ -484,8 +480,8 @@ def _array(name: str, column: str, rows: Rows) -> pa.Array:
     ) as error:
         raise DataError(
             f"new rows of {name!r} are invalid: the values of {column!r} are of several kinds "
-            f"({str(error)[:100]}). Give numbers, texts, or lists of one of them.",
-            id="rows-column-kinds",
+            f"({str(error)[:100]}). Give numbers, texts, or lists of one of them. "
+            "[rows-column-kinds]"
         ) from error
 
 
@@ -552,8 +548,7 @@ def _typed_source(
             actual, wanted = ("dates", "plain numbers")[:: 1 if plan.unit else -1]
             raise DataError(
                 f"{rows} are invalid: their times are {actual}, but the graph uses {wanted}. Use "
-                f"{wanted}.",
-                id="rows-time-unit",
+                f"{wanted}. [rows-time-unit]"
             )
         return plan.sources[0]
     is_scalar = expected.layout == "scalar"
@@ -569,7 +564,6 @@ def _typed_source(
         wanted = "one number" if is_scalar else f"{expected.width}"
         raise DataError(
             f"{rows} are invalid: {name!r} has {actual}, in the graph it has {wanted}. Give as "
-            "many.",
-            id="rows-feature-width",
+            "many. [rows-feature-width]"
         )
     return source

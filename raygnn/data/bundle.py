@@ -281,8 +281,7 @@ class Bundle:
         if name not in columns:
             raise DataError(
                 f"column {name!r} is invalid: {type_name(type_)} has {sorted(columns) or 'none'}. "
-                "Use one of these, or declare the column in graph.yaml.",
-                id="graph-column-unknown",
+                "Use one of these, or declare the column in graph.yaml. [graph-column-unknown]"
             )
         folder = self._folder(type_)
         info = columns[name]
@@ -436,9 +435,8 @@ class Bundle:
     def _node(self, node_type: str) -> NodeRecord:
         if node_type not in self._record.nodes:
             raise DataError(
-                f"node type {node_type!r} is invalid: the graph has {self.node_types}. "
-                "Use one of these.",
-                id="graph-node-type-unknown",
+                f"node type {node_type!r} is invalid: the graph has {self.node_types}. Use one of "
+                "these. [graph-node-type-unknown]"
             )
         return self._record.nodes[node_type]
 
@@ -446,8 +444,8 @@ class Bundle:
         if edge_type not in self._edges:
             raise DataError(
                 f"edge type {type_name(edge_type)!r} is invalid: the graph has "
-                f"{[edge_type_name(known) for known in self._edges]}. Use one of these.",
-                id="graph-edge-type-unknown",
+                f"{[edge_type_name(known) for known in self._edges]}. Use one of these. "
+                "[graph-edge-type-unknown]"
             )
         return self._edges[edge_type]
 

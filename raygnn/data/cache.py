@@ -46,8 +46,7 @@ def cache_folder(cache_dir: str | os.PathLike[str] | None, part: str) -> Path:
     if is_remote(uri):
         raise DataError(
             f"data.cache_dir={redact(os.fspath(uri))!r} is invalid: bundles are memory-mapped, "
-            "which needs a local disk. Set a local folder.",
-            id="data-cache-remote",
+            "which needs a local disk. Set a local folder. [data-cache-remote]"
         )
     try:
         folder = Path(os.fspath(uri)).expanduser().absolute() / part
@@ -217,6 +216,6 @@ def cache_errors(folder: Path, what: str) -> Iterator[None]:
 def _cache_error(error: Exception, folder: Path, what: str) -> ResourceError:
     return ResourceError(
         f"data.cache_dir: {what} cannot be stored in {folder}: {error}. Set data.cache_dir, or "
-        f"${CACHE_VARIABLE}, to a folder that you may read and write, with room for the graph.",
-        id="data-cache-unusable",
+        f"${CACHE_VARIABLE}, to a folder that you may read and write, with room for the graph. "
+        "[data-cache-unusable]"
     )

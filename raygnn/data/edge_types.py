@@ -36,9 +36,9 @@ def parse_edge_type(name: str) -> EdgeType:
     parts = name.split(SEPARATOR)
     if len(parts) != 3 or not all(parts):
         raise DataError(
-            f"edge type {name!r} is invalid: it needs three names joined by two underscores. "
-            "Write source type, relation and destination type, as in 'user__buys__item'.",
-            id="graph-edge-type-name",
+            f"edge type {name!r} is invalid: it needs three names joined by two underscores. Write "
+            "source type, relation and destination type, as in 'user__buys__item'. "
+            "[graph-edge-type-name]"
         )
     source, relation, target = parts
     return source, relation, target
@@ -59,8 +59,7 @@ def resolve_fanouts(fanouts: Fanouts, edge_types: Sequence[EdgeType]) -> dict[Ed
     if not edge_types:
         raise DataError(
             "the graph has no edge type, so there are no neighbors to sample. Declare edge_types "
-            "in graph.yaml.",
-            id="graph-no-edge-types",
+            "in graph.yaml. [graph-no-edge-types]"
         )
     named: Any = fanouts
     if isinstance(fanouts, Mapping):
@@ -75,8 +74,7 @@ def _check_named(fanouts: Mapping[str, list[int]], edge_types: Sequence[str]) ->
     if unknown := [name for name in fanouts if name not in (REST, *edge_types)]:
         raise ConfigError(
             f"sampling.fanouts.{unknown[0]} is invalid: the graph has no such edge type. Set it "
-            f"for {', '.join(edge_types)}.",
-            id="sampling-fanouts-unknown",
+            f"for {', '.join(edge_types)}. [sampling-fanouts-unknown]"
         )
     missing = [name for name in edge_types if name not in fanouts]
     if missing and REST not in fanouts and num_hops(fanouts) != len(DEFAULT_FANOUTS):

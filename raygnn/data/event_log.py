@@ -85,15 +85,13 @@ class Entry:
         ]
         if len(rows) > MAX_ROWS:
             raise DataError(
-                f"the events are invalid: {len(rows):,} rows at once. Append at most "
-                f"{MAX_ROWS:,} together.",
-                id="events-size",
+                f"the events are invalid: {len(rows):,} rows at once. Append at most {MAX_ROWS:,} "
+                "together. [events-size]"
             )
         if key is not None and not (isinstance(key, str) and 0 < len(key) <= MAX_TEXT):
             raise DataError(
                 f"key={shown(key)} is invalid: it is not a text of 1 to {MAX_TEXT:,} characters. "
-                "Send one that names these rows alone.",
-                id="events-key",
+                "Send one that names these rows alone. [events-key]"
             )
         return cls(tuple(rows), uuid.uuid4().hex if key is None else key)
 
@@ -263,8 +261,7 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
     if not isinstance(value, kind) or isinstance(value, str):
         raise DataError(
             f"the events are invalid: {name!r} is {type(value).__name__}. Give objects of rows by "
-            "type: {TYPE: [ROW, ...]}.",
-            id="events-shape",
+            "type: {TYPE: [ROW, ...]}. [events-shape]"
         )
     return value
 
@@ -296,8 +293,7 @@ def _plain(value: Any) -> Any:
 def _invalid(name: str, reason: str) -> DataError:
     return DataError(
         f"a row of {name!r} is invalid: {reason}. Give each column a finite number, a text, a "
-        "boolean, null, a date, or a list of these.",
-        id="events-row",
+        "boolean, null, a date, or a list of these. [events-row]"
     )
 
 
@@ -345,6 +341,5 @@ def _parse(uri: str, content: bytes) -> tuple[str, Segment]:
 def _damaged(uri: str, cause: str) -> DataError:
     return DataError(
         f"{redact(uri)} is damaged: {cause}. Restore the log from a copy, or begin a new one with "
-        "tables that contain its rows.",
-        id="events-damaged",
+        "tables that contain its rows. [events-damaged]"
     )

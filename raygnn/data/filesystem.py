@@ -65,9 +65,8 @@ def open_fs(uri: str | os.PathLike[str]) -> tuple[fsspec.AbstractFileSystem, str
             raise
         reason = str(error).partition("\n")[0]  # pyarrow lists where it looked
         raise DataError(
-            f"uri={redact(text)!r} is invalid: {reason}. "
-            "Use a local path or a scheme that fsspec can open here, such as gs:// or memory://.",
-            id="data-uri",
+            f"uri={redact(text)!r} is invalid: {reason}. Use a local path or a scheme that fsspec "
+            "can open here, such as gs:// or memory://. [data-uri]"
         ) from error
     return fs, path
 
@@ -138,13 +137,13 @@ def check_regular(uri: str, place: str) -> None:
         if not os.path.islink(path):
             return  # opening it raises the error
         raise DataError(
-            f"{place} is invalid: it is a broken symbolic link. Write the file again.",
-            id="data-file-irregular",
+            f"{place} is invalid: it is a broken symbolic link. Write the file again. "
+            "[data-file-irregular]"
         ) from error
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise DataError(
-            f"{place} is invalid: it is not a regular file. Name a file on a disk or in a store.",
-            id="data-file-irregular",
+            f"{place} is invalid: it is not a regular file. Name a file on a disk or in a store. "
+            "[data-file-irregular]"
         )
 
 
@@ -160,9 +159,8 @@ def read_bytes(uri: str | os.PathLike[str]) -> bytes:
         text = os.fspath(uri)
         where = "" if is_remote(text) or os.path.isabs(text) else f" in {os.getcwd()}"
         raise DataError(
-            f"{named} is invalid: there is no such file{where}. "
-            "Check the path, and that it was written completely.",
-            id="data-file-missing",
+            f"{named} is invalid: there is no such file{where}. Check the path, and that it was "
+            "written completely. [data-file-missing]"
         ) from error
     return content
 
@@ -174,8 +172,7 @@ def read_text(uri: str | os.PathLike[str]) -> str:
     except UnicodeDecodeError as error:
         raise DataError(
             f"uri={redact(os.fspath(uri))!r} is invalid: it is not UTF-8 text: {error}. Write it "
-            "again in UTF-8.",
-            id="data-file-encoding",
+            "again in UTF-8. [data-file-encoding]"
         ) from error
 
 
@@ -189,9 +186,8 @@ def reading_input(uri: str | os.PathLike[str]) -> Iterator[None]:
             raise
         cause, location = " ".join(redact(str(error)).split()), redact(os.fspath(uri))
         raise DataError(
-            f"uri={location!r} is invalid: it cannot be read ({cause}). Check that "
-            "this user may read it, and that the store can be reached.",
-            id="data-unreadable",
+            f"uri={location!r} is invalid: it cannot be read ({cause}). Check that this user may "
+            "read it, and that the store can be reached. [data-unreadable]"
         ) from error
 
 
@@ -202,7 +198,7 @@ def naming_missing(where: str) -> Iterator[None]:
         yield
     except (FileNotFoundError, IsADirectoryError) as error:
         raise DataError(
-            f"{where}: there is no such file. Check the path.", id="prepare-file-missing"
+            f"{where}: there is no such file. Check the path. [prepare-file-missing]"
         ) from error
 
 
@@ -326,8 +322,8 @@ def _create_object(uri: str, content: bytes) -> None:
     if "mode" not in inspect.signature(getattr(fs, "_pipe_file", fs.pipe_file)).parameters:
         raise DataError(
             f"uri={redact(uri)!r} is invalid: the store cannot create a file only if there is "
-            "none, so two writers would overwrite each other. Use a local folder, gs:// or s3://.",
-            id="data-store-exclusive",
+            "none, so two writers would overwrite each other. Use a local folder, gs:// or s3://. "
+            "[data-store-exclusive]"
         )
     fs.pipe_file(path, content, mode="create")
 

@@ -202,8 +202,7 @@ def id_kind(column_type: pa.DataType, place: str) -> IdKind:
         return "string"
     raise DataError(
         f"{place} is invalid: the column is {column_type}. Ids are integers (below 2**63) or "
-        "strings; write the column as one of them, with a value in each row.",
-        id="nodes-id-type",
+        "strings; write the column as one of them, with a value in each row. [nodes-id-type]"
     )
 
 
@@ -313,8 +312,8 @@ class IdMap:
         if len(column) and not is_fine:
             raise DataError(
                 f"ids of type {column.type} are invalid: the node table's ids are "
-                f"{'integers' if self.kind == 'int' else 'strings'}. Give ids of that kind.",
-                id="nodes-id-kind",
+                f"{'integers' if self.kind == 'int' else 'strings'}. Give ids of that kind. "
+                "[nodes-id-kind]"
             )
         out = np.full(len(column), -1, np.int64)
         if len(column) == 0:

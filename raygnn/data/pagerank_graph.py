@@ -53,8 +53,8 @@ def pagerank_graph(
         shown = [edge_type_name(edge_type) for edge_type in bundle.edge_types]
         raise DataError(
             "sampling.ppr is invalid: a walk goes along one edge type within one node type, and "
-            f"the graph has node types {bundle.node_types} and edge types {shown}. Leave it out.",
-            id="sampling-ppr-types",
+            f"the graph has node types {bundle.node_types} and edge types {shown}. Leave it out. "
+            "[sampling-ppr-types]"
         )
     (edge_type,) = bundle.edge_types
 

@@ -68,4 +68,4 @@ def _check_text(text: str) -> None:
 
 
 def refuse(problem: str, remedy: str) -> NoReturn:
-    raise DataError(f"the request is invalid: {problem}. {remedy}.", id="serve-request")
+    raise DataError(f"the request is invalid: {problem}. {remedy}. [serve-request]")

@@ -64,8 +64,8 @@ def split_bounds(fractions: Sequence[float]) -> np.ndarray:
     if len(fractions) != 3 or min(fractions) < 0 or not 0 < total <= 1 + _SUM_TOLERANCE:
         raise DataError(
             f"splits.fractions={list(fractions)!r} is invalid: needs three shares of at least 0 "
-            "with a sum above 0 and at most 1. Set train, val and test, as in [0.8, 0.1, 0.1].",
-            id="split-fractions",
+            "with a sum above 0 and at most 1. Set train, val and test, as in [0.8, 0.1, 0.1]. "
+            "[split-fractions]"
         )
     bounds = np.cumsum(np.asarray(fractions, np.float64))
     if total > 1 - _SUM_TOLERANCE:
@@ -87,14 +87,13 @@ def per_class_split(
     if train < 1 or val < 0:
         raise DataError(
             f"splits.train={train!r}, splits.val={val!r} is invalid: needs at least one training "
-            "and no negative number of validation nodes per class. Set such as train: 20, val: 30.",
-            id="split-per-class",
+            "and no negative number of validation nodes per class. Set such as train: 20, val: 30. "
+            "[split-per-class]"
         )
     if labels.ndim != 1:
         raise DataError(
             f"splits.type='per_class' is invalid: labels of shape {labels.shape} are not classes. "
-            "Use type: hash, which needs no labels.",
-            id="split-no-classes",
+            "Use type: hash, which needs no labels. [split-no-classes]"
         )
     labelled = np.flatnonzero(labels >= 0)  # NaN compares false
     classes, class_of = np.unique(labels[labelled], return_inverse=True)
@@ -104,9 +103,8 @@ def per_class_split(
         what = f"too few in class {', '.join(few[:5])}" if few else "no node has a label"
         raise DataError(
             f"splits.train={train!r}, splits.val={val!r} is invalid: needs {train + val} labelled "
-            f"nodes in each of {len(classes)} classes, {what}. "
-            "Lower the counts, or use type: hash.",
-            id="split-per-class-short",
+            f"nodes in each of {len(classes)} classes, {what}. Lower the counts, or use type: "
+            "hash. [split-per-class-short]"
         )
     order = np.lexsort((hash_ids(ids, seed)[labelled], class_of))
     rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -184,9 +182,8 @@ def make_splits(
         num = sum(int(labelled(some).sum()) for some in row_blocks(rows.num_rows))
         raise DataError(
             f"data.splits={_text(rule)} is invalid: no labelled {_words(rows)} falls into "
-            f"{' and '.join(empty)} ({num:,} of {rows.num_rows:,} have a label). "
-            "Set larger shares, or other bounds or labels.",
-            id="split-empty",
+            f"{' and '.join(empty)} ({num:,} of {rows.num_rows:,} have a label). Set larger "
+            "shares, or other bounds or labels. [split-empty]"
         )
     return Splits(*parts)
 
@@ -229,8 +226,7 @@ def _labelled(bundle: Bundle, rows: SeedRows, label: str | None) -> _OfRows:
     if label not in rows.columns or rows.columns[label].role != "label":
         raise DataError(
             f"label={label!r} is invalid: it is not a label of {rows.place}. Name a column under "
-            "its labels in graph.yaml.",
-            id="labels-unknown",
+            "its labels in graph.yaml. [labels-unknown]"
         )
     labels, weights = bundle.row_column(rows, label), bundle.row_weights(rows)
     if weights is None:
@@ -253,9 +249,8 @@ def _declared(rows: SeedRows) -> _OfRows:
         raise DataError(
             f"data.splits=None is invalid: {rows.place} has no split column. Set data.splits to "
             "{type: hash, fractions: [0.8, 0.1, 0.1]}, {type: per_class, train: 20, val: 30} or "
-            "{type: temporal, quantiles: [0.8, 0.9]}, or name a column with "
-            f"{rows.place}.split in graph.yaml.",
-            id="split-missing",
+            f"{{type: temporal, quantiles: [0.8, 0.9]}}, or name a column with {rows.place}.split "
+            "in graph.yaml. [split-missing]"
         )
     return rows.split.__getitem__
 
@@ -266,14 +261,13 @@ def _per_class(
     if rows.name is not None:
         raise DataError(
             f"data.splits={_text(rule)} is invalid: {rows.place} may have several rows of an "
-            "entity. Use type: temporal or hash.",
-            id="split-per-class-rows",
+            "entity. Use type: temporal or hash. [split-per-class-rows]"
         )
     if label is None or rows.columns[label].dtype.startswith("float"):
         raise DataError(
             f"data.splits={_text(rule)} is invalid: label {label!r} of node type "
-            f"{rows.node_type!r} has no classes. Use type: hash, which needs none.",
-            id="split-no-classes",
+            f"{rows.node_type!r} has no classes. Use type: hash, which needs none. "
+            "[split-no-classes]"
         )
     ids, labels = bundle.ids(rows.node_type), bundle.row_column(rows, label)
     return per_class_split(ids, labels, rule.train, rule.val, _seed(rule, seed))
@@ -284,8 +278,7 @@ def _temporal(rows: SeedRows, rule: TemporalSplit, labelled: _OfRows) -> _OfRows
     if times is None:
         raise DataError(
             f"data.splits={_text(rule)} is invalid: {rows.place} has no time column. Name one with "
-            f"{rows.place}.time in graph.yaml, or use another rule.",
-            id="split-no-times",
+            f"{rows.place}.time in graph.yaml, or use another rule. [split-no-times]"
         )
     some = slice(None, None, -(-rows.num_rows // MANY_ROWS) or 1)
     bounds = _temporal_bounds(times[some], labelled(some), rows.time_unit, rule)
@@ -336,8 +329,8 @@ def _bound(given: str | int | float, unit: str | None, rule: TemporalSplit) -> i
     if unit is None:
         raise DataError(
             f"data.splits={_text(rule)} is invalid: the time column holds plain numbers, which "
-            "cannot be compared with a date. Give numbers, or write the column as dates.",
-            id="split-date",
+            "cannot be compared with a date. Give numbers, or write the column as dates. "
+            "[split-date]"
         )
     return date_as_time(given)
 

@@ -80,9 +80,8 @@ def check_time_units(
     if len(set(units.values())) > 1:
         raise DataError(
             f"sampling.temporal.column={column!r} is invalid: times of different units would be "
-            f"compared ({shown_units(units)}). Write all of them as dates or timestamps, or all "
-            "as numbers.",
-            id="sampling-time-units",
+            f"compared ({shown_units(units)}). Write all of them as dates or timestamps, or all as "
+            "numbers. [sampling-time-units]"
         )
 
 
@@ -143,8 +142,8 @@ def window_as_time(
     if isinstance(window, str) == (unit is None):
         words = "plain numbers. Set a number" if unit is None else "dates. Set a duration like 90d"
         raise ConfigError(
-            f"{key}={window!r} is invalid: the times of the graph are {words}.",
-            id="sampling-window-unit",
+            f"{key}={window!r} is invalid: the times of the graph are {words}. "
+            "[sampling-window-unit]"
         )
     if not isinstance(window, str):
         return window
@@ -161,8 +160,7 @@ def time_unit(graph: HasColumns, column: str) -> str | None:
             return info.unit
     raise DataError(
         f"sampling.temporal.column={column!r} is invalid: no edge or node type of this graph has "
-        "such a column. Declare times in graph.yaml.",
-        id="sampling-time-column",
+        "such a column. Declare times in graph.yaml. [sampling-time-column]"
     )
 
 

@@ -53,14 +53,12 @@ class DatabaseTable:
         if has_password(url):
             raise ConfigError(
                 "--out is invalid: it contains a password. Remove it, and let the driver find it, "
-                "as PostgreSQL's does in PGPASSWORD or ~/.pgpass.",
-                id="source-secret",
+                "as PostgreSQL's does in PGPASSWORD or ~/.pgpass. [source-secret]"
             )
         if not name:
             raise ConfigError(
                 f"--out={redact(out)!r} is invalid: it names no table. Add one, as in "
-                "sqlite:///shop.sqlite#predictions.",
-                id="output-database-table",
+                "sqlite:///shop.sqlite#predictions. [output-database-table]"
             )
         return cls(url, name)
 
@@ -73,8 +71,7 @@ class DatabaseTable:
         if is_there and not overwrite:
             raise RunError(
                 f"out={self} is invalid: the table exists. Name another table, or pass --overwrite "
-                "(overwrite=True) to replace its rows.",
-                id="output-not-empty",
+                "(overwrite=True) to replace its rows. [output-not-empty]"
             )
         return is_there
 
@@ -101,8 +98,8 @@ class DatabaseTable:
             cause = " ".join(redact(str(error)).split())
             raise RunError(
                 f"out={self} is invalid: the database refuses it ({type(error).__name__}: "
-                f"{cause}). Check the table and the rights of the user; its rows are as before.",
-                id="output-database",
+                f"{cause}). Check the table and the rights of the user; its rows are as before. "
+                "[output-database]"
             ) from error
 
     @property

@@ -121,9 +121,8 @@ def judge_model(
     """
     if split is not None and split not in SPLIT_NAMES:
         raise ConfigError(
-            f"split={split!r} is invalid: unknown split. Set one of: "
-            f"{', '.join(SPLIT_NAMES)}, or None for all labelled nodes.",
-            id="model-split",
+            f"split={split!r} is invalid: unknown split. Set one of: {', '.join(SPLIT_NAMES)}, or "
+            "None for all labelled nodes. [model-split]"
         )
     fitted = saved.fitted(bundle)
     saved.spec.output.check_labels(fitted)
@@ -166,8 +165,7 @@ def judge_model(
     if not metrics:
         raise DataError(
             f"split={name!r} is invalid: it is empty in this graph. Declare it in the tables, or "
-            "set another.",
-            id="model-split-empty",
+            "set another. [model-split-empty]"
         )
     left_out = {"loss", *task.step_metrics}
     plain = {key.partition("/")[2]: value for key, value in metrics.items()}

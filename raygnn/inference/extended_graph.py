@@ -76,8 +76,7 @@ class ExtendedGraph(OpenGraph):
             shown = as_plain_texts(graph.take_ids(anchor, known_anchors[:1]))[0].as_py()
             raise ConfigError(
                 f"anchors are invalid: {shown!r} is a node of the graph, and with new nodes only "
-                "these are anchors. Ask for known ones without new nodes.",
-                id="rows-anchor-known",
+                "these are anchors. Ask for known ones without new nodes. [rows-anchor-known]"
             )
         known = []
         if chosen.filter_known:

@@ -64,8 +64,7 @@ class TableRequest:
             if node_types:
                 raise ConfigError(
                     f"node_type={node_types[0]!r} is invalid: the model predicts edges. Leave it "
-                    "out, or set what to embeddings.",
-                    id="infer-node-type-other",
+                    "out, or set what to embeddings. [infer-node-type-other]"
                 )
             output.check_predicts(chosen, ())
             return cls(chosen, ())
@@ -88,9 +87,9 @@ class TableRequest:
         wanted = tuple(name for name in self.node_types if name in new)
         if not wanted:
             raise ConfigError(
-                f"--new-nodes is invalid: its tables have no nodes of type "
-                f"{' or '.join(self.node_types)}. Set --node-type to one of: {', '.join(new)}.",
-                id="append-no-nodes",
+                "--new-nodes is invalid: its tables have no nodes of type "
+                f"{' or '.join(self.node_types)}. Set --node-type to one of: {', '.join(new)}. "
+                "[append-no-nodes]"
             )
         first = {name: bundle.num_nodes(name) for name in wanted}
         nodes = {name: first[name] + np.arange(addition.num_new[name]) for name in wanted}
@@ -138,8 +137,7 @@ class TopKOptions(BaseModel):
             name = ".".join(map(str, first["loc"]))
             raise ConfigError(
                 f"{name}={first['input']!r} is invalid: {first['msg']}. The options are: "
-                f"{', '.join(cls.model_fields)}.",
-                id="infer-top-k-option",
+                f"{', '.join(cls.model_fields)}. [infer-top-k-option]"
             ) from error
 
     def ends(self, spec: ModelSpec) -> tuple[str, str]:
@@ -154,8 +152,7 @@ class TopKOptions(BaseModel):
             if self.edge_type is not None and name != fixed:
                 raise ConfigError(
                     f"{option}={name!r} is invalid: links of {self.edge_type} lead from "
-                    f"{task_ends[0]!r} to {task_ends[1]!r}. Leave it out.",
-                    id="infer-node-type-fixed",
+                    f"{task_ends[0]!r} to {task_ends[1]!r}. Leave it out. [infer-node-type-fixed]"
                 )
         return ends
 
@@ -263,8 +260,7 @@ class OutputOptions:
             if value < 1:
                 raise ConfigError(
                     f"{option}={value!r} is invalid: it must be at least 1. Set it so, or leave it "
-                    "out.",
-                    id="infer-scaling",
+                    "out. [infer-scaling]"
                 )
 
 
@@ -292,8 +288,8 @@ def check_no_new_nodes(new_nodes: object) -> None:
     if new_nodes is not None:
         raise ConfigError(
             f"new_nodes={str(new_nodes)!r} is invalid: the model predicts edges, and new nodes "
-            "have none. Set what to embeddings, or write the edges into the graph.",
-            id="infer-new-nodes-edges",
+            "have none. Set what to embeddings, or write the edges into the graph. "
+            "[infer-new-nodes-edges]"
         )
 
 
@@ -302,15 +298,14 @@ def relation_of(spec: ModelSpec, name: str) -> int:
     links = spec.output.links
     if not links:
         raise ConfigError(
-            f"--edge-type={name!r} is invalid: the model predicts labels, not links. Leave it out.",
-            id="infer-edge-type-unused",
+            f"--edge-type={name!r} is invalid: the model predicts labels, not links. Leave it out. "
+            "[infer-edge-type-unused]"
         )
     names = [edge_type_name(edge_type) for edge_type in links]
     if name not in names:
         raise ConfigError(
             f"--edge-type={name!r} is invalid: the model was not trained on such links. Set one "
-            f"of: {_listed(links)}.",
-            id="infer-edge-type-unknown",
+            f"of: {_listed(links)}. [infer-edge-type-unknown]"
         )
     return names.index(name)
 
@@ -323,8 +318,7 @@ def check_k(k: int, bundle: Bundle, anchor_type: str, target_type: str) -> None:
         others = "other " if is_same else ""
         raise ConfigError(
             f"--top-k={k!r} is invalid: there are {num_candidates:,} {others}nodes of type "
-            f"{target_type!r}. Set at least 1 and at most this number.",
-            id="infer-top-k",
+            f"{target_type!r}. Set at least 1 and at most this number. [infer-top-k]"
         )
 
 
@@ -344,19 +338,18 @@ def find_score(spec: ModelSpec, score: str | None, relation: int | None) -> Scor
     if is_edges and not spec.output.is_score:
         raise ConfigError(
             f"--score={score!r} is invalid: the model does not predict one number for each pair of "
-            "nodes. Predict the edges, or set inner_product, although no loss has trained it.",
-            id="infer-score-edges",
+            "nodes. Predict the edges, or set inner_product, although no loss has trained it. "
+            "[infer-score-edges]"
         )
     if not links and not is_edges:
         raise ConfigError(
-            "--score='decoder' is invalid: the model has no decoder of links. Set inner_product.",
-            id="infer-score-no-decoder",
+            "--score='decoder' is invalid: the model has no decoder of links. Set inner_product. "
+            "[infer-score-no-decoder]"
         )
     if relation is None and len(links) > 1:
         raise ConfigError(
-            "--score='decoder' is invalid: it differs between the edge types of the links. "
-            f"Set --edge-type to one of: {_listed(links)}.",
-            id="infer-score-edge-type",
+            "--score='decoder' is invalid: it differs between the edge types of the links. Set "
+            f"--edge-type to one of: {_listed(links)}. [infer-score-edge-type]"
         )
     return "decoder"
 
@@ -377,8 +370,7 @@ def known_types(
         what = "edges" if relation is None else f"{edge_type_name(task_links[0])} links"
         raise ConfigError(
             f"--filter-known is invalid: the graph has no {what} from {anchor_type!r} to "
-            f"{target_type!r}. Leave it out.",
-            id="infer-filter-known",
+            f"{target_type!r}. Leave it out. [infer-filter-known]"
         )
     return known or between
 

@@ -98,8 +98,7 @@ class LoggedRows:
         if until is not None and self.position != until:
             raise DataError(
                 f"position={until:,} is invalid: the log has {self.position:,} rows there or "
-                "before. Take the position of an answer of this log.",
-                id="events-position",
+                "before. Take the position of an answer of this log. [events-position]"
             )
         return self.position > before
 

@@ -66,21 +66,20 @@ class OutputFolder:
         fs, path, names = _listed(uri)
         if fs.isfile(path):
             raise RunError(
-                f"out={redact(uri)!r} is invalid: it is a file. Name a folder.", id="output-is-file"
+                f"out={redact(uri)!r} is invalid: it is a file. Name a folder. [output-is-file]"
             )
         foreign = [name for name in names if not _OURS.fullmatch(name)]
         if foreign:
             raise RunError(
                 f"out={redact(uri)!r} is invalid: the folder holds files that raygnn.infer did not "
-                f"write, such as {foreign[0]}. Name another folder.",
-                id="output-foreign-files",
+                f"write, such as {foreign[0]}. Name another folder. [output-foreign-files]"
             )
         is_whole = not is_remote(uri) or MANIFEST in names
         if names and is_whole and not overwrite:
             raise RunError(
                 f"out={redact(uri)!r} is invalid: the folder holds an earlier output ({len(names)} "
-                "files). Name another folder, or pass --overwrite (overwrite=True) to replace it.",
-                id="output-not-empty",
+                "files). Name another folder, or pass --overwrite (overwrite=True) to replace it. "
+                "[output-not-empty]"
             )
         if is_remote(uri):
             return cls(uri, uri)
@@ -120,8 +119,7 @@ class OutputFolder:
         except OSError as error:
             raise RunError(
                 f"out={redact(self.uri)!r} is invalid: it cannot be written ({error}). Name a "
-                "folder or bucket that this user may write to.",
-                id="output-unwritable",
+                "folder or bucket that this user may write to. [output-unwritable]"
             ) from error
 
     def write(self, table: str, part: int, num_parts: int, rows: pa.Table) -> dict[str, Any]:
@@ -172,8 +170,7 @@ class OutputFolder:
                     raise RunError(
                         f"out={redact(self.uri)!r} is invalid: {file['file']}, which a worker has "
                         "written, is not there for the driver. Name a bucket, or a folder that all "
-                        "machines share.",
-                        id="output-not-shared",
+                        "machines share. [output-not-shared]"
                     )
         return uris
 

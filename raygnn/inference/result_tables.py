@@ -133,8 +133,7 @@ def check_finite(rows: Tensor, ids: pa.Array, what: str = "nodes") -> None:
         raise DataError(
             f"the model returns values that are not finite for {len(wrong):,} {what}, such as "
             f"{ids[int(wrong[0])].as_py()!r}. Check their features for extreme values, and the "
-            "metrics of the model.",
-            id="infer-not-finite",
+            "metrics of the model. [infer-not-finite]"
         )
 
 
@@ -297,8 +296,7 @@ def edges_to_predict(spec: ModelSpec, bundle: Bundle) -> SeedEdges:
     if not edges.num_edges:
         raise DataError(
             f"the graph has no edges {edge_type_name(edge_type)} to predict. Write some into its "
-            "tables, or give pairs.",
-            id="infer-no-edges",
+            "tables, or give pairs. [infer-no-edges]"
         )
     return edges
 
@@ -320,8 +318,7 @@ def pairs_to_predict(
         raise ConfigError(
             f"pairs is invalid: the model reads {list(spec.output.own_columns)} of the edges "
             f"{edge_type_name(edge_type)}, which pairs do not have. Write them as edges of the "
-            "graph, and predict all edges.",
-            id="model-pairs-features",
+            "graph, and predict all edges. [model-pairs-features]"
         )
     pairs = SeedEdges.of_pairs(edge_type, sources, targets)
     if times is None or times.of(edge_type_name(edge_type)) is not None:

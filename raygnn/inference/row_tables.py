@@ -100,8 +100,7 @@ def find_rows(spec: ModelSpec, config: Config, bundle: Bundle, request: RowReque
                 "(source, target) pairs"
             )
         raise ConfigError(
-            f"rows are invalid: the model predicts no rows of nodes. {remedy}.",
-            id="infer-rows-model",
+            f"rows are invalid: the model predicts no rows of nodes. {remedy}. [infer-rows-model]"
         )
     if not isinstance(rows, str):
         return RowPlan(read_seed_rows(bundle, output.node_type, request))
@@ -109,16 +108,15 @@ def find_rows(spec: ModelSpec, config: Config, bundle: Bundle, request: RowReque
     if table.node_type != output.node_type:
         raise ConfigError(
             f"table={rows!r} is invalid: its rows are of {table.node_type!r}, and the model "
-            f"predicts {output.node_type!r}. Name a table of that type.",
-            id="infer-rows-type",
+            f"predicts {output.node_type!r}. Name a table of that type. [infer-rows-type]"
         )
     if split is None:
         return RowPlan(table)
     if split not in SPLIT_NAMES or rows != output.table:
         raise ConfigError(
             f"split={split!r} is invalid: the splits are {', '.join(SPLIT_NAMES)}, of the table "
-            f"that the model was trained on ({output.table}). Set one of them, or leave it out.",
-            id="infer-rows-split",
+            f"that the model was trained on ({output.table}). Set one of them, or leave it out. "
+            "[infer-rows-split]"
         )
     target = NodeTarget.of(bundle, config, NodeTargetArguments.of(config.task.args), output)
     chosen = table.take(getattr(target.splits, split))
@@ -162,8 +160,7 @@ def relbench_output(manifest: Manifest | None, output: Output) -> str | None:
     if manifest is None or not isinstance(output, NodeOutput | LinkOutput):
         raise ConfigError(
             "--format='relbench' is invalid: the model does not predict rows of graph tables. "
-            "Remove it.",
-            id="infer-rows-model",
+            "Remove it. [infer-rows-model]"
         )
     if isinstance(output, LinkOutput):
         return None
@@ -221,17 +218,15 @@ def read_seed_rows(bundle: Bundle, node_type: str, request: RowRequest) -> SeedR
     if is_unclear or (moment is not None and not time_columns and len(rows) > 1):
         raise DataError(
             f"rows are invalid: they have the columns {', '.join(rows)}. Name one column of ids "
-            f"{' or '.join(id_names)} and one of times {' or '.join(time_names)}, or give "
-            "ids only, to predict as of now.",
-            id="infer-rows-columns",
+            f"{' or '.join(id_names)} and one of times {' or '.join(time_names)}, or give ids "
+            "only, to predict as of now. [infer-rows-columns]"
         )
     nodes = look_up_ids(bundle, node_type, rows[id_columns[0]], "rows")
     if moment is None and time_columns:
         raise ConfigError(
             "rows are invalid: they have times, and the model was trained without "
             f"sampling.temporal, so it uses edges of all times. Leave {time_columns[0]} out, or "
-            "train with sampling.temporal: {}.",
-            id="infer-rows-unread",
+            "train with sampling.temporal: {}. [infer-rows-unread]"
         )
     times = None
     if moment is not None:
@@ -244,8 +239,7 @@ def read_seed_rows(bundle: Bundle, node_type: str, request: RowRequest) -> SeedR
     if times is not None and len(times) != len(nodes):
         raise DataError(
             f"rows are invalid: there are {len(nodes):,} ids and {len(times):,} times. Give each "
-            "id a time.",
-            id="infer-rows-length",
+            "id a time. [infer-rows-length]"
         )
     unit = None if moment is None else moment.unit
     return SeedRows("rows", node_type, len(nodes), nodes, times, None, unit, {})
@@ -281,8 +275,7 @@ def read_times(values: Any, unit: str | None, written: DateFormat | None = None)
     except (TypeError, ValueError, OverflowError) as error:
         raise DataError(
             f"rows are invalid: a time cannot be read ({error}). The times of the graph are "
-            f"{words}: give each row one.",
-            id="infer-rows-times",
+            f"{words}: give each row one. [infer-rows-times]"
         ) from error
     found = (given.cast(pa.int64()) if pa.types.is_timestamp(given.type) else given).to_numpy()
     return found.astype(np.int64 if found.dtype.kind in "iu" else np.float64)
@@ -299,8 +292,8 @@ def link_rows_request(
     output = spec.output
     if not isinstance(output, LinkOutput):
         raise ConfigError(
-            "top_k is invalid with rows: the model predicts labels. Leave it out.",
-            id="infer-options-clash",
+            "top_k is invalid with rows: the model predicts labels. Leave it out. "
+            "[infer-options-clash]"
         )
     anchor_type, target_type = output.ends
     if isinstance(request.rows, str):
@@ -322,8 +315,7 @@ def _label_rows(
     if request.rows not in relations or not target.by_time:
         raise ConfigError(
             f"table={request.rows!r} is invalid: the model was trained on {', '.join(relations)}. "
-            "Name label edges with times, of a model with sampling.temporal.",
-            id="infer-rows-type",
+            "Name label edges with times, of a model with sampling.temporal. [infer-rows-type]"
         )
     number = relations.index(request.rows)
     parts = []

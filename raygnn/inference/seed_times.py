@@ -94,9 +94,9 @@ def find_seed_times(
     if temporal is None:
         if as_of is not None:
             raise ConfigError(
-                f"as_of={as_of!r} is invalid: the model was trained without sampling.temporal, "
-                "so it uses edges of all times. Leave it out, or set sampling.temporal to {}.",
-                id="infer-as-of-unread",
+                f"as_of={as_of!r} is invalid: the model was trained without sampling.temporal, so "
+                "it uses edges of all times. Leave it out, or set sampling.temporal to {}. "
+                "[infer-as-of-unread]"
             )
         return None
     unit = time_unit(bundle, temporal.column)
@@ -171,18 +171,17 @@ def _parsed_time(text: str, unit: str | None) -> Time:
         return parse_time(text, unit)
     except OverflowError as error:
         raise ConfigError(
-            f"{key}: {error}. Set a number in the unit of the graph's times, or a date.",
-            id="infer-as-of-range",
+            f"{key}: {error}. Set a number in the unit of the graph's times, or a date. "
+            "[infer-as-of-range]"
         ) from error
     except TypeError as error:
         if unit is not None:
             return math.floor(parse_time(text, None))
         raise ConfigError(
-            f"{key}: {error}. Set such a number, or {LATEST}.", id="infer-as-of-plain"
+            f"{key}: {error}. Set such a number, or {LATEST}. [infer-as-of-plain]"
         ) from error
     except ValueError as error:
         raise ConfigError(
-            f"{key}: it is neither a date nor a number. Set a time such as 2024-03-01, "
-            f"'2024-03-01 12:00', a number of microseconds since 1970, or {LATEST}.",
-            id="infer-as-of",
+            f"{key}: it is neither a date nor a number. Set a time such as 2024-03-01, '2024-03-01 "
+            f"12:00', a number of microseconds since 1970, or {LATEST}. [infer-as-of]"
         ) from error

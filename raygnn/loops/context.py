@@ -103,9 +103,8 @@ def local_device(use_gpu: bool | str) -> torch.device:
     available = torch.cuda.is_available()
     if use_gpu is True and not available:
         raise ResourceError(
-            "scaling.use_gpu=True is invalid: no CUDA device is visible to this process. "
-            "Set scaling.use_gpu to auto or false, or run on a machine with a GPU.",
-            id="scaling-no-gpu",
+            "scaling.use_gpu=True is invalid: no CUDA device is visible to this process. Set "
+            "scaling.use_gpu to auto or false, or run on a machine with a GPU. [scaling-no-gpu]"
         )
     if use_gpu is False or not available:
         return torch.device("cpu")

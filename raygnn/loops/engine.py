@@ -255,9 +255,8 @@ class Engine:
         if not math.isfinite(totals.loss_sum):
             raise TrainingError(
                 f"The training loss is {totals.loss_sum} at step {self.position.step + 1}. Lower "
-                "optimizer.args.lr or set training.clip_grad_norm; check the features for "
-                "extreme values.",
-                id="training-loss-not-finite",
+                "optimizer.args.lr or set training.clip_grad_norm; check the features for extreme "
+                "values. [training-loss-not-finite]"
             )
 
     def _boundary(self, previous: Position, totals: StepTotals, grad_norm: float) -> None:
@@ -462,8 +461,8 @@ class Engine:
         loader = self.task.loader("train")
         if loader is None:
             raise TrainingError(
-                "The task has no training split, so there is nothing to train on.",
-                id="training-no-split",
+                "The task has no training split, so there is nothing to train on. "
+                "[training-no-split]"
             )
         return loader
 

@@ -63,8 +63,8 @@ class GradReduction:
             if not 0 <= weight < math.inf:
                 raise ConfigError(
                     f"training.grad_reduction={self._kind!r} is invalid: it returned the weight "
-                    f"{weight}. Return a finite number of at least 0 for each micro-batch.",
-                    id="training-reduction-weight",
+                    f"{weight}. Return a finite number of at least 0 for each micro-batch. "
+                    "[training-reduction-weight]"
                 )
             return own_mean * weight, weight
         return own_mean, 1.0
@@ -207,10 +207,10 @@ class Accumulation:
         declared = sorted(self._task.step_metrics)
         if sorted(output.metrics) != declared:
             raise TrainingError(
-                f"task.type={self._config.task.type!r} is invalid: training_step gave the "
-                f"metrics {sorted(output.metrics)}, its step_metrics are {declared}. Give all of "
-                "them for every batch; those of `losses` are in the output of Task.objective.",
-                id="task-step-metrics",
+                f"task.type={self._config.task.type!r} is invalid: training_step gave the metrics "
+                f"{sorted(output.metrics)}, its step_metrics are {declared}. Give all of them for "
+                "every batch; those of `losses` are in the output of Task.objective. "
+                "[task-step-metrics]"
             )
 
 

@@ -176,8 +176,7 @@ class Output(ABC):
         if others:
             raise ConfigError(
                 f"node_type={others[0]!r} is invalid: the model predicts {self.predicted}. Set "
-                "that type, or what to embeddings.",
-                id="infer-node-type-other",
+                "that type, or what to embeddings. [infer-node-type-other]"
             )
 
     def num_known(self, bundle: Bundle) -> tuple[int, int]:

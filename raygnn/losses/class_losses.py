@@ -41,8 +41,8 @@ class _WeightedLoss(Loss):
         if self._is_unknown:
             raise ConfigError(
                 f"losses.args.{self._name} is invalid: this task does not count its training "
-                "labels, so class weights cannot be computed. Give a list of weights.",
-                id="loss-class-weights-unknown",
+                "labels, so class weights cannot be computed. Give a list of weights. "
+                "[loss-class-weights-unknown]"
             )
         return None if self.weights is None else self.weights.to(prediction.device)
 
@@ -71,8 +71,7 @@ def _class_weights(
             shown = ", ".join(known[:_MAX_SHOWN]) + (", ..." if len(known) > _MAX_SHOWN else "")
             raise ConfigError(
                 f"losses.args.{name}.{key} is invalid: unknown class. "
-                f"{did_you_mean(key, known)}Set any of: {shown}.",
-                id="loss-class-weights-class",
+                f"{did_you_mean(key, known)}Set any of: {shown}. [loss-class-weights-class]"
             )
         by_class[known.index(str(key))] = value
     return _numbers(name, by_class)
@@ -147,10 +146,9 @@ class _ClassLoss(_WeightedLoss):
             target = target.squeeze(1)
         if target.shape != (num_seeds,) or target.is_floating_point():
             raise DataError(
-                f"loss {loss}: labels are {target.dtype} of shape {list(target.shape)}, "
-                f"expected integers of shape {[num_seeds]}, a class per node. Use "
-                f"binary_{loss} for several labels per node, mse for regression.",
-                id="loss-label-type",
+                f"loss {loss}: labels are {target.dtype} of shape {list(target.shape)}, expected "
+                f"integers of shape {[num_seeds]}, a class per node. Use binary_{loss} for several "
+                "labels per node, mse for regression. [loss-label-type]"
             )
         return in_full_precision(prediction), target.long()
 

@@ -56,14 +56,13 @@ class LinkScores:
             if tensor is not None and tensor.shape != shape:
                 raise DataError(
                     f"LinkScores.{name} has the shape {list(tensor.shape)}, expected "
-                    f"{list(shape)}: one row per positive, one column per candidate.",
-                    id="loss-link-scores",
+                    f"{list(shape)}: one row per positive, one column per candidate. "
+                    "[loss-link-scores]"
                 )
         if self.mask.dtype != torch.bool:
             raise DataError(
                 f"LinkScores.mask is {self.mask.dtype}, expected torch.bool: True where a "
-                f"candidate does not take part.",
-                id="loss-link-scores",
+                "candidate does not take part. [loss-link-scores]"
             )
 
     def without_in_batch(self) -> LinkScores:

@@ -66,8 +66,7 @@ def entries(loss: str, prediction: Tensor, target: Tensor) -> Tensor:
         raise DataError(
             f"loss {loss}: labels have the shape {list(target.shape)}, the model's output has "
             f"{list(prediction.shape)}. Set model.args.out_channels to the number of values per "
-            f"label, or choose another loss.",
-            id="loss-label-shape",
+            "label, or choose another loss. [loss-label-shape]"
         )
     return target.to(prediction.dtype)
 

@@ -135,22 +135,21 @@ class FullRanking:
         if candidate_rows.shape[0] != self.num_candidates:
             raise DataError(
                 f"full ranking: embeddings of {candidate_rows.shape[0]} candidates were given, "
-                f"expected {self.num_candidates}, one per node of the target type.",
-                id="metric-ranking-inputs",
+                f"expected {self.num_candidates}, one per node of the target type. "
+                "[metric-ranking-inputs]"
             )
         for name, links in (("positives", positives), ("known", known)):
             if len(links.indptr) != len(query_rows) + 1:
                 raise DataError(
                     f"full ranking: {name}.indptr has {len(links.indptr)} entries, expected "
-                    f"{len(query_rows) + 1} for {len(query_rows)} queries.",
-                    id="metric-ranking-inputs",
+                    f"{len(query_rows) + 1} for {len(query_rows)} queries. [metric-ranking-inputs]"
                 )
             is_outside = (links.targets < 0) | (links.targets >= self.num_candidates)
             if is_outside.any():
                 raise DataError(
                     f"full ranking: {name}.targets holds {links.targets[is_outside][:3].tolist()}, "
-                    f"which are not ids of {self.num_candidates} candidates.",
-                    id="metric-ranking-inputs",
+                    f"which are not ids of {self.num_candidates} candidates. "
+                    "[metric-ranking-inputs]"
                 )
 
     def _count(

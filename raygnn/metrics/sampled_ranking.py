@@ -22,8 +22,8 @@ def check_scores(num_bad: int, num_scores: int) -> None:
     if num_bad:
         raise TrainingError(
             f"{num_bad} of {num_scores} scores are NaN, so no link can be ranked. Lower the "
-            f"learning rate, clip gradients (training.clip_grad_norm), or train in fp32.",
-            id="metric-nan",
+            "learning rate, clip gradients (training.clip_grad_norm), or train in fp32. "
+            "[metric-nan]"
         )
 
 

@@ -70,8 +70,7 @@ class Decoder(nn.Module, ABC):
         if isinstance(relation, int) and not 0 <= relation < self.num_relations:
             raise ConfigError(
                 f"task.args.decoder.args.num_relations={self.num_relations!r} is invalid: relation "
-                f"{relation} is requested. Set it to the number of relations.",
-                id="model-num-relations",
+                f"{relation} is requested. Set it to the number of relations. [model-num-relations]"
             )
 
 
@@ -356,8 +355,7 @@ def top_k(
         if new_scores.isnan().any():
             raise DataError(
                 "the model returns scores that are not numbers. Check the features of the graph "
-                "for extreme values, and the metrics of the model.",
-                id="infer-not-finite",
+                "for extreme values, and the metrics of the model. [infer-not-finite]"
             )
         if left_out is not None:
             new_scores = new_scores.masked_fill(left_out(first, last), -torch.inf)

@@ -33,8 +33,7 @@ def edge_attr_of(block: Block, edge_dim: int, like: Tensor) -> Tensor:
         width = "none" if edge_attr is None else f"{edge_attr.shape[1]} per edge"
         raise ConfigError(
             f"model.args.edge_dim={edge_dim!r} is invalid: edge features of the batch: {width}. "
-            f"Set it to their number, or to null to leave them out.",
-            id="model-edge-dim",
+            "Set it to their number, or to null to leave them out. [model-edge-dim]"
         )
     return edge_attr.detach().to(like.dtype)
 

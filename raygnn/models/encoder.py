@@ -218,8 +218,7 @@ class BlockEncoder(nn.Module, ABC):
             raise ConfigError(
                 f"model.args.num_layers={self.num_layers} is invalid: batches are sampled for "
                 f"{len(blocks)} layers. Give sampling.fanouts one number per layer, or set "
-                f"model.args.num_layers to {len(blocks)}.",
-                id="model-layers-hops",
+                f"model.args.num_layers to {len(blocks)}. [model-layers-hops]"
             )
         num_seeds: Any = blocks[-1].num_dst
         rows = self._first_inputs(x)
@@ -243,8 +242,7 @@ class BlockEncoder(nn.Module, ABC):
                 raise ConfigError(
                     f"model.type={type(self).__name__!r} is invalid: it was built for node types "
                     f"{self.node_types} and {len(self.edge_types)} edge types, and was given a "
-                    "batch of one type. Build it for the types of the graph.",
-                    id="model-batch-types",
+                    "batch of one type. Build it for the types of the graph. [model-batch-types]"
                 )
             (node_type,), (edge_type,) = self.node_types, self.edge_types
         wrapped = [

@@ -70,8 +70,7 @@ def find_edge_columns(
     if edge_weight is not None and edge_weight == edge_feature:
         raise ConfigError(
             f"task.args.edge_weight={edge_weight!r} is invalid: it is task.args.edge_feature "
-            "already. Set one of the two.",
-            id="task-edge-columns-same",
+            "already. Set one of the two. [task-edge-columns-same]"
         )
     model_class = resolve(model, "model", allow_modules)
     assert isinstance(model_class, type)
@@ -108,8 +107,7 @@ def check_node_features(
     raise DataError(
         f"task.args.feature={feature!r} is invalid: node type {node_type!r} has no features. Name "
         f"a column under node_types.{node_type}.features in graph.yaml, or set model.type to one "
-        f"that needs none: {', '.join(_models_with('learns_node_rows'))}.",
-        id="task-no-features",
+        f"that needs none: {', '.join(_models_with('learns_node_rows'))}. [task-no-features]"
     )
 
 
@@ -120,10 +118,10 @@ def check_types(name: str, model_class: type, num_node_types: int, num_edge_type
         return
     conv = f"{{type: Hetero, args: {{conv: {name if name in CONVS else CONVS[0]}}}}}"
     raise ConfigError(
-        f"model.type={name!r} is invalid: it is for graphs of one node type and one edge type, "
-        f"and this one has {num_node_types} and {num_edge_types}. Set model: {conv}, or HGT, RGCN, "
-        "SimpleHGN or LightGCN, or a module of yours with forward(x_dict, edge_index_dict).",
-        id="model-one-type",
+        f"model.type={name!r} is invalid: it is for graphs of one node type and one edge type, and "
+        f"this one has {num_node_types} and {num_edge_types}. Set model: {conv}, or HGT, RGCN, "
+        "SimpleHGN or LightGCN, or a module of yours with forward(x_dict, edge_index_dict). "
+        "[model-one-type]"
     )
 
 
@@ -166,8 +164,8 @@ def _check_model(model: Component, model_class: type[nn.Module], key: str, colum
         tip = "" if model.type in SLOTS["model"].names else f", set {attribute} = True in its class"
         raise ConfigError(
             f"task.args.{key}={column!r} is invalid: model.type={model.type!r} does not read it. "
-            f"Set model.type to one of {', '.join(_models_with(attribute))}{tip}, or leave it out.",
-            id="task-edge-column-unread",
+            f"Set model.type to one of {', '.join(_models_with(attribute))}{tip}, or leave it out. "
+            "[task-edge-column-unread]"
         )
 
 
@@ -180,8 +178,8 @@ def _check_column(bundle: Bundle, key: str, column: str, widths: dict[EdgeType, 
     }
     raise DataError(
         f"task.args.{key}={column!r} is invalid: no edge type has such a column; there are {have}. "
-        "Name one under features of an edge type in graph.yaml, or choose a model that needs none.",
-        id="task-edge-column-unknown",
+        "Name one under features of an edge type in graph.yaml, or choose a model that needs none. "
+        "[task-edge-column-unknown]"
     )
 
 
@@ -189,16 +187,16 @@ def _check_dims(args: dict[str, Any], column: str, widths: dict[EdgeType, int]) 
     if "edge_dim" in args and args["edge_dim"] not in widths.values():
         raise ConfigError(
             f"model.args.edge_dim={args['edge_dim']!r} is invalid: edges have "
-            f"{next(iter(widths.values()))} features in column {column!r}. Leave it out.",
-            id="model-edge-dim",
+            f"{next(iter(widths.values()))} features in column {column!r}. Leave it out. "
+            "[model-edge-dim]"
         )
     by_name = {edge_type_name(edge_type): width for edge_type, width in widths.items()}
     for name, edge_dim in (args.get("edge_dims") or {}).items():
         if by_name.get(name, edge_dim) != edge_dim:
             raise ConfigError(
                 f"model.args.edge_dims.{name}={edge_dim!r} is invalid: its edges have "
-                f"{by_name[name]} features in column {column!r}. Leave edge_dims out.",
-                id="model-edge-dim",
+                f"{by_name[name]} features in column {column!r}. Leave edge_dims out. "
+                "[model-edge-dim]"
             )
 
 
@@ -209,6 +207,5 @@ def _check_single(bundle: Bundle, column: str, widths: dict[EdgeType, int]) -> N
             raise DataError(
                 f"task.args.edge_weight={column!r} is invalid: {edge_type_name(edge_type)} has "
                 f"rows of {widths[edge_type]} there. Name a column of one number per edge, or "
-                "declare it as weight in graph.yaml.",
-                id="task-edge-weight-width",
+                "declare it as weight in graph.yaml. [task-edge-weight-width]"
             )

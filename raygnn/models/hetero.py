@@ -232,8 +232,8 @@ def _checked_edge_dims(
     if checked and options.conv not in WITH_EDGE_FEATURES:
         raise ConfigError(
             f"model.args.edge_dims is invalid: {options.conv} reads no edge features. Set "
-            f"model.args.conv to one of {', '.join(WITH_EDGE_FEATURES)}, or remove edge_dims.",
-            id="model-edge-dims-unread",
+            f"model.args.conv to one of {', '.join(WITH_EDGE_FEATURES)}, or remove edge_dims. "
+            "[model-edge-dims-unread]"
         )
     return checked
 

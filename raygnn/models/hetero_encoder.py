@@ -200,8 +200,7 @@ def check_types(edge_types: Sequence[EdgeType], node_types: set[str]) -> None:
     if not edge_types:
         raise ConfigError(
             "model.args.edge_types=[] is invalid: there is nothing to pass messages along. Give "
-            "the edge types of the graph.",
-            id="model-no-edge-types",
+            "the edge types of the graph. [model-no-edge-types]"
         )
     for source, relation, target in edge_types:
         for name in (source, target):
@@ -209,9 +208,8 @@ def check_types(edge_types: Sequence[EdgeType], node_types: set[str]) -> None:
                 raise ConfigError(
                     f"model.args.num_nodes is invalid: node type {name!r} of "
                     f"{edge_type_name((source, relation, target))} has neither features nor a "
-                    f"number of nodes. Name features for it in graph.yaml, or give its number of "
-                    f"nodes for a table of learned rows.",
-                    id="model-node-inputs-missing",
+                    "number of nodes. Name features for it in graph.yaml, or give its number of "
+                    "nodes for a table of learned rows. [model-node-inputs-missing]"
                 )
 
 

@@ -72,8 +72,7 @@ class EmbeddingTable(nn.Module):
             raise ConfigError(
                 "scaling.shard='embeddings' is invalid: the model was called outside of a step and "
                 "of an evaluation, where a worker has only its share of the rows. Set it to none, "
-                "or call the model in another hook.",
-                id="shard-rows-elsewhere",
+                "or call the model in another hook. [shard-rows-elsewhere]"
             )
         out: Tensor = self.rows(n_id)
         return out
@@ -166,22 +165,19 @@ class NodeInputs(nn.Module):
         if name not in self.node_types:
             raise DataError(
                 f"node type {name!r} is unknown to the model. It was built for "
-                f"{', '.join(self.node_types)}.",
-                id="model-node-type-unknown",
+                f"{', '.join(self.node_types)}. [model-node-type-unknown]"
             )
         got = f"{rows.dtype} of shape {list(rows.shape)}"
         if name in self.tables:
             if len(rows.shape) != 1 or rows.dtype != torch.int64:
                 raise DataError(
                     f"node type {name!r} has no features in this model: it needs the nodes' dense "
-                    f"ids (n_id), int64 of one dimension, and was given {got}.",
-                    id="model-node-input",
+                    f"ids (n_id), int64 of one dimension, and was given {got}. [model-node-input]"
                 )
         elif len(rows.shape) != 2 or rows.shape[1] != self.in_channels[name]:
             raise DataError(
                 f"node type {name!r} needs features [num_nodes, {self.in_channels[name]}] and was "
-                f"given {got}.",
-                id="model-node-input",
+                f"given {got}. [model-node-input]"
             )
 
 

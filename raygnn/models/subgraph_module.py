@@ -106,8 +106,7 @@ class SubgraphModule(nn.Module):
                 raise DataError(
                     f"model.type={type(self.module).__name__!r} is invalid: its forward() needs "
                     f"{name}, which the graph does not have. Declare it for the edge type in "
-                    f"graph.yaml, or give the parameter a default.",
-                    id="model-edge-input-missing",
+                    "graph.yaml, or give the parameter a default. [model-edge-input-missing]"
                 )
         return [name for name in self._optional if name in present]
 
@@ -118,8 +117,7 @@ class SubgraphModule(nn.Module):
             raise ConfigError(
                 f"model.type={type(self.module).__name__!r} is invalid: its forward() returned "
                 f"{got} for {num_nodes} nodes. Return a tensor with one row per node of "
-                f"edge_index's graph, or a dictionary of such tensors.",
-                id="model-result",
+                "edge_index's graph, or a dictionary of such tensors. [model-result]"
             )
         return out[: nodes.num_seeds]
 
@@ -218,8 +216,7 @@ def _edge_inputs(
         raise ConfigError(
             f"model.type={type(module).__name__!r} is invalid: its forward({shown}) cannot be "
             f"called with (x{suffix}, edge_index{suffix}). Take these two first, then any of "
-            f"{', '.join(known)}, and give every other parameter a default.",
-            id="model-forward",
+            f"{', '.join(known)}, and give every other parameter a default. [model-forward]"
         )
     names = {p.name: p in needed for p in further}
     return {known[name]: names[name] for name in known if name in names}

@@ -48,10 +48,9 @@ def to_pyg(
         reason = reason or "it reads relative times, which PyG's models do not"
     if reason:
         raise ConfigError(
-            f"model.type={name!r} is invalid for to_pyg: {reason}. Use predict or "
-            f"embed. These can be converted, with plain arguments: {', '.join(_NAMES)}; and "
-            "modules of your own.",
-            id="model-to-pyg",
+            f"model.type={name!r} is invalid for to_pyg: {reason}. Use predict or embed. These can "
+            f"be converted, with plain arguments: {', '.join(_NAMES)}; and modules of your own. "
+            "[model-to-pyg]"
         )
     assert make is not None
     parameter = next(module.parameters())

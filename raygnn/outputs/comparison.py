@@ -89,7 +89,7 @@ def _on_the_same_rows(
             continue
         try:
             if judge is None or not run.is_of(tested[newest]):
-                raise RunError(f"{name} learns another task", id="report-other-task")
+                raise RunError(f"{name} learns another task [report-other-task]")
             found[name] = run.judged(judge(run, tested[newest]))
         except RaygnnError as error:
             remark = f"The runs were tested on different rows, so no best is marked: {error}"

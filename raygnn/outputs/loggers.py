@@ -347,9 +347,8 @@ def _import_extra(name: str) -> ModuleType:
 
 def _not_installed(name: str) -> ConfigError:
     return ConfigError(
-        f"loggers={name!r} is invalid: the package {name} is not installed. Run "
-        f"`pip install {name}`, or take {name} out of loggers.",
-        id="logger-not-installed",
+        f"loggers={name!r} is invalid: the package {name} is not installed. Run `pip install "
+        f"{name}`, or take {name} out of loggers. [logger-not-installed]"
     )
 
 

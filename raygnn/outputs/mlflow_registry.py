@@ -64,6 +64,5 @@ def _import_mlflow(uri: str) -> Any:
 def _refused(uri: str, reason: str) -> RunError:
     return RunError(
         f"MODEL={uri!r} is invalid: {reason}. Install mlflow, set MLFLOW_TRACKING_URI, and name a "
-        "model as models:/NAME@ALIAS or models:/NAME/VERSION.",
-        id="registry-mlflow",
+        "model as models:/NAME@ALIAS or models:/NAME/VERSION. [registry-mlflow]"
     )

@@ -76,10 +76,9 @@ def _verified(uri: str) -> bytes:
         digest = saved_digests(read_bytes(join(folder or ".", SPEC_FILE))).get(name)
         if digest not in (None, hashlib.sha256(content).hexdigest()):
             raise CheckpointError(
-                f"{redact(uri)} is damaged: its sha256 is not that in {SPEC_FILE}. Copy the "
-                f"files of the model from its run again: {MODEL_FILE}, {SPEC_FILE}, {CONFIG}, and "
-                f"{TREES_FILE} if there is one.",
-                id="model-weights-damaged",
+                f"{redact(uri)} is damaged: its sha256 is not that in {SPEC_FILE}. Copy the files "
+                f"of the model from its run again: {MODEL_FILE}, {SPEC_FILE}, {CONFIG}, and "
+                f"{TREES_FILE} if there is one. [model-weights-damaged]"
             )
     return content
 
@@ -89,7 +88,7 @@ def saved_digests(spec: bytes) -> dict[str, str]:
         digests = parse_record(spec).get("sha256", {})
     except ValueError as error:
         raise RunError(
-            f"{SPEC_FILE} is damaged: {error}. Copy it from its run again.", id="model-file-damaged"
+            f"{SPEC_FILE} is damaged: {error}. Copy it from its run again. [model-file-damaged]"
         ) from error
     return digests if isinstance(digests, dict) else {}
 
@@ -103,8 +102,7 @@ def export_checkpoint(source: str, out: str) -> str:
     if name is None:
         raise CheckpointError(
             f"--export={redact(source)!r} is invalid: it has no complete checkpoint. Set the "
-            "folder of a run, or one of the folders in its checkpoints.",
-            id="checkpoint-export",
+            "folder of a run, or one of the folders in its checkpoints. [checkpoint-export]"
         )
     manifest = store.verify(name)
     state, _ = store.load(name, rank=0)

@@ -173,8 +173,7 @@ class RegisteredModel:
         if not _VERSION.fullmatch(version) or not exists(join(folder, _RECORD)):
             raise RunError(
                 f"VERSION={version!r} is invalid: unknown version of {redact(self.uri)}. Set one "
-                f"of: {', '.join(self.versions()) or 'none yet'}.",
-                id="registry-version",
+                f"of: {', '.join(self.versions()) or 'none yet'}. [registry-version]"
             )
         return _VERSION_SEAL.read(folder, _RECORD, Version)
 
@@ -198,9 +197,8 @@ class RegisteredModel:
         versions = self._history(alias).in_effect
         if not versions:
             raise RunError(
-                f"{redact(self.uri)}@{alias} is invalid: unknown alias. Set it with "
-                "`raygnn models add NAME RUN --alias ALIAS`.",
-                id="registry-alias",
+                f"{redact(self.uri)}@{alias} is invalid: unknown alias. Set it with `raygnn models "
+                "add NAME RUN --alias ALIAS`. [registry-alias]"
             )
         return versions[-1]
 
@@ -209,8 +207,7 @@ class RegisteredModel:
         if not _ALIAS.fullmatch(alias):
             raise RunError(
                 f"ALIAS={alias!r} is invalid: it needs letters, digits, _ and -, a letter first. "
-                "Choose another one.",
-                id="registry-alias-name",
+                "Choose another one. [registry-alias-name]"
             )
         self.version_uri(version)
 
@@ -226,9 +223,8 @@ class RegisteredModel:
         def back(history: _History) -> Change:
             if len(history.in_effect) < 2:
                 raise RunError(
-                    f"{redact(self.uri)}@{alias} is invalid: no earlier version. Set the "
-                    "alias to a version.",
-                    id="registry-rollback",
+                    f"{redact(self.uri)}@{alias} is invalid: no earlier version. Set the alias to "
+                    "a version. [registry-rollback]"
                 )
             version = history.in_effect[-2]
             self.version_uri(version)

@@ -166,14 +166,13 @@ class RunFolder:
         if state is None:
             raise RunError(
                 f"run.name={self.name!r} is invalid: {redact(self.uri)} was removed during the "
-                f"run. Start it again, from the beginning.",
-                id="run-removed",
+                "run. Start it again, from the beginning. [run-removed]"
             )
         if state.get("attempt") != self.attempt:
             raise RunError(
                 f"run.name={self.name!r} is invalid: the run was started once more, and this start "
-                "leaves it to the newer one. Start a run once at a time, or set another run.name.",
-                id="run-started-again",
+                "leaves it to the newer one. Start a run once at a time, or set another run.name. "
+                "[run-started-again]"
             )
 
     def record_start(self, *, resumed_from: str | None, step: int, num_workers: int) -> None:
@@ -267,8 +266,7 @@ def _parsed_state(content: bytes, uri: str) -> dict[str, Any]:
         raise RunError(
             f"{redact(join(uri, 'run.json'))} is damaged: {type(error).__name__}: {error}. Delete "
             "the file to resume from the run's checkpoints, or set run.overwrite to true to start "
-            "from scratch.",
-            id="run-damaged",
+            "from scratch. [run-damaged]"
         ) from error
     return dict(state)
 

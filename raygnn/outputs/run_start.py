@@ -60,8 +60,8 @@ def check_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
     if is_foreign:
         raise RunError(
             f"run.overwrite=True is invalid: {redact(folder.uri)} holds files, and no run: there "
-            "is no run.json. Set another run.name, or empty the folder yourself.",
-            id="run-overwrite-foreign",
+            "is no run.json. Set another run.name, or empty the folder yourself. "
+            "[run-overwrite-foreign]"
         )
     _check_kept(folder, "checkpoint.resume", checkpoint.resume)
     if checkpoint.init_from is not None:
@@ -88,8 +88,8 @@ def _check_sources(checkpoint: Checkpoint) -> None:
 def _check_source(key: str, uris: Sequence[str], rule: str) -> None:
     def unreadable(cause: str) -> RunError:
         return RunError(
-            f"{key}: it cannot be read ({cause}). Set one that this user may read.",
-            id="run-source-unreadable",
+            f"{key}: it cannot be read ({cause}). Set one that this user may read. "
+            "[run-source-unreadable]"
         )
 
     with _storage_errors(unreadable):
@@ -102,9 +102,8 @@ def _check_kept(folder: RunFolder, key: str, source: str) -> None:
     inside = f"{folder.uri.rstrip('/')}/"
     if "/" in source and f"{absolute(source)}/".startswith(inside):
         raise RunError(
-            f"{key}={redact(source)!r} is invalid: run.overwrite would remove "
-            "the run that it belongs to. Set another run.name, or run.overwrite to false.",
-            id="run-overwrite-own",
+            f"{key}={redact(source)!r} is invalid: run.overwrite would remove the run that it "
+            "belongs to. Set another run.name, or run.overwrite to false. [run-overwrite-own]"
         )
 
 
@@ -141,8 +140,7 @@ def _storage_errors(named: Callable[[str], RunError]) -> Iterator[None]:
 def _no_access(field: str, uri: str, what: str, cause: str) -> RunError:
     return RunError(
         f"run.{field}={redact(uri)!r} is invalid: it cannot be {what} ({cause}). Set a folder or "
-        "bucket that this user may read and write.",
-        id="run-no-access",
+        "bucket that this user may read and write. [run-no-access]"
     )
 
 
@@ -201,8 +199,8 @@ def _check_state(state: dict[str, Any] | None, loaded: LoadedConfig, folder: Run
         if resume in ("must", "last", "best"):
             raise RunError(
                 f"checkpoint.resume={resume!r} is invalid: no run named {folder.name!r} exists. "
-                "Set run.name and run.storage_path to those of the run, or resume to auto.",
-                id="resume-no-run",
+                "Set run.name and run.storage_path to those of the run, or resume to auto. "
+                "[resume-no-run]"
             )
         return
     differences: str | None = ""
@@ -212,23 +210,21 @@ def _check_state(state: dict[str, Any] | None, loaded: LoadedConfig, folder: Run
         what = "an unfinished run of another config is there"
         if is_finished:
             what = "that run has finished" + (", with another config" if differences else "")
-        raise RunError(f"{taken}: {what}{differences or ''}. {replace_it}.", id="run-other-config")
+        raise RunError(f"{taken}: {what}{differences or ''}. {replace_it}. [run-other-config]")
     if is_finished:
         limit = _limit_that_ended(state)
         if limit is None or not exists(join(folder.checkpoints_uri, LAST)):
-            raise RunError(f"{taken}: that run has finished. {replace_it}.", id="run-finished")
+            raise RunError(f"{taken}: that run has finished. {replace_it}. [run-finished]")
         before, now = state["limits"][limit], loaded.limits()[limit]
         if now is not None and now <= before:
             raise RunError(
                 f"{taken}: that run has finished. {replace_it}, or {limit} to more than {before} "
-                "to train on.",
-                id="run-finished",
+                "to train on. [run-finished]"
             )
     if resume == "never":
         raise RunError(
             f"checkpoint.resume='never' is invalid: run {folder.name!r} exists and would resume. "
-            f"{replace_it}.",
-            id="resume-never",
+            f"{replace_it}. [resume-never]"
         )
 
 

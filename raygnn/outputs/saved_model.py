@@ -113,8 +113,7 @@ class SavedModel:
         if not exists(config_uri):
             raise RunError(
                 f"model={redact(uri)!r} is invalid: it has no config.yaml. Name the folder of a "
-                "finished run, or of an exported model.",
-                id="model-config-missing",
+                "finished run, or of an exported model. [model-config-missing]"
             )
         written = parse_source(read_text(config_uri), redact(config_uri))
         read = (*_READ, *_METRICS) if with_metrics else _READ
@@ -126,16 +125,14 @@ class SavedModel:
             raise RunError(
                 f"model={redact(uri)!r} is invalid: it has no {MODEL_FILE}: the run has not "
                 "finished, or its run.model_uri is another folder. Let it finish, or name the "
-                "model's folder.",
-                id="model-weights-missing",
+                "model's folder. [model-weights-missing]"
             )
         spec_uri = join(folder, SPEC_FILE)
         if not exists(spec_uri):
             raise RunError(
-                f"model={redact(uri)!r} is invalid: it has no {SPEC_FILE}, which says what "
-                "the model needs of a graph. Train it with a task that has one "
-                "(Task.spec), as raygnn's tasks do.",
-                id="model-spec-missing",
+                f"model={redact(uri)!r} is invalid: it has no {SPEC_FILE}, which says what the "
+                "model needs of a graph. Train it with a task that has one (Task.spec), as "
+                "raygnn's tasks do. [model-spec-missing]"
             )
         outputs = output_classes(loaded.config.task.type)
         spec = ModelSpec.from_json(read_text(spec_uri), redact(spec_uri), outputs)
@@ -166,9 +163,8 @@ def _load(
     fixed = [key for key in keys if key.partition(".")[0].rstrip("!") not in _SECTIONS]
     if fixed:
         raise ConfigError(
-            f"--{fixed[0]} is invalid: it is fixed by training. Only these keys of a trained "
-            f"model may be set: {', '.join(_SECTIONS)}.",
-            id="infer-fixed-key",
+            f"--{fixed[0]} is invalid: it is fixed by training. Only these keys of a trained model "
+            f"may be set: {', '.join(_SECTIONS)}. [infer-fixed-key]"
         )
     changes = [*_NO_STEP]
     if value_at(written.value, ("loader", "batch_size")) in (None, MISSING):

@@ -50,8 +50,7 @@ class StoredRun:
         if not exists(join(uri, "run.json")):
             raise RunError(
                 f"RUN={redact(uri)!r} is invalid: it contains no run. Name folders of runs, with "
-                "run.json in them, or of one sweep.",
-                id="report-no-run",
+                "run.json in them, or of one sweep. [report-no-run]"
             )
         metrics = json.loads(_text(uri, "metrics.json") or "{}")
         history = [json.loads(line) for line in _text(uri, "history.jsonl").splitlines()]

@@ -77,13 +77,11 @@ def check_needs(needs: Needs, num_workers: int, memory: int | None = None) -> No
     if num_workers * needs.learned <= memory:
         return
     raise ResourceError(
-        f"{count(num_workers, 'worker')} of this node need "
-        f"{compact(num_workers * needs.learned)}B of memory, and it has {compact(memory)}B: each "
-        f"holds {compact(needs.learned)}B for learned rows of nodes without features (rows, "
-        "gradients, state of the optimizer, best rows). Give such nodes features, lower "
-        "model.args.hidden_channels, set scaling.shard to embeddings or optimizer.type to SGD, or "
-        "train fewer workers on a node.",
-        id="run-memory",
+        f"{count(num_workers, 'worker')} of this node need {compact(num_workers * needs.learned)}B "
+        f"of memory, and it has {compact(memory)}B: each holds {compact(needs.learned)}B for "
+        "learned rows of nodes without features (rows, gradients, state of the optimizer, best "
+        "rows). Give such nodes features, lower model.args.hidden_channels, set scaling.shard to "
+        "embeddings or optimizer.type to SGD, or train fewer workers on a node. [run-memory]"
     )
 
 

@@ -115,6 +115,5 @@ def _check_same(tensors: dict[str, Tensor]) -> None:
                 raise TrainingError(
                     f"the ranks have built different models: {name} is {there} on rank {rank}, "
                     f"{here} on rank 0. Build the model from the configuration and the graph "
-                    "alone, so that all ranks build the same.",
-                    id="model-ranks-differ",
+                    "alone, so that all ranks build the same. [model-ranks-differ]"
                 )

@@ -209,14 +209,12 @@ def _exchange() -> Iterator[None]:
         if not dist.is_initialized():
             raise LostRankError(
                 f"Rank {rank()} has lost the process group: Ray, or another launcher, has ended "
-                f"it. Start the run again to resume from its last checkpoint.",
-                id="run-group-ended",
+                "it. Start the run again to resume from its last checkpoint. [run-group-ended]"
             ) from error
         if isinstance(error, ValueError):
             raise
         first_line = str(error).strip().partition("\n")[0]
         raise LostRankError(
             f"Rank {rank()} lost another rank, which died or did not answer within "
-            f"scaling.timeout_s; see its last output. ({first_line})",
-            id="run-rank-lost",
+            f"scaling.timeout_s; see its last output. ({first_line}) [run-rank-lost]"
         ) from error

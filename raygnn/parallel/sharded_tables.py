@@ -156,10 +156,10 @@ class _ShardedTable:
             # Beyond the last one, an id is compared with one that it is not.
             if not torch.equal(fenced[positions], n_id):
                 raise TrainingError(
-                    f"scaling.shard='embeddings' is invalid: the task reads rows of nodes of type "
+                    "scaling.shard='embeddings' is invalid: the task reads rows of nodes of type "
                     f"{self.node_type!r} that are not in its batch, and only those of the batch "
-                    "are fetched for a step. Put these nodes into the batch, or set it to none.",
-                    id="shard-rows-unfetched",
+                    "are fetched for a step. Put these nodes into the batch, or set it to none. "
+                    "[shard-rows-unfetched]"
                 )
             return functional.embedding(position[positions], rows)
 

@@ -120,7 +120,7 @@ def check_shardable(module: nn.Module, shard: str) -> None:
     else:
         return
     raise ConfigError(
-        f"scaling.shard={shard!r} is invalid: {problem}. Set it to {remedy}.", id="shard-weights"
+        f"scaling.shard={shard!r} is invalid: {problem}. Set it to {remedy}. [shard-weights]"
     )
 
 

@@ -119,15 +119,14 @@ def draft(
         declared = declare(tables, read_schema(read_text(schema)))
         if not declared:
             raise ConfigError(
-                f"--schema={redact(schema)!r} is invalid: it declares no foreign key between "
-                f"these tables: {', '.join(table.name for table in tables)}. Names of tables are "
-                "those of files and folders.",
-                id="prepare-schema",
+                f"--schema={redact(schema)!r} is invalid: it declares no foreign key between these "
+                f"tables: {', '.join(table.name for table in tables)}. Names of tables are those "
+                "of files and folders. [prepare-schema]"
             )
     if not tables:
         what = "it contains no Parquet, CSV or TSV files. Name the folder of the tables"
         what = what if database is None else f"{redact(database)} has no table that you may read"
-        raise DataError(f"folder {redact(folder)!r} is invalid: {what}.", id="prepare-no-tables")
+        raise DataError(f"folder {redact(folder)!r} is invalid: {what}. [prepare-no-tables]")
     overrides = parse_overrides([*declared, *refs], tables)
     find_references(tables, overrides)
     made = list_missing_nodes(tables, overrides)
@@ -148,8 +147,8 @@ def draft(
         names = ", ".join(table.name for table in tables)
         raise DataError(
             f"folder {redact(folder)!r} is invalid: no table has a column of unique ids, and none "
-            f"refers to another ({names}). Write graph.yaml by hand: docs/graph-format.md.",
-            id="prepare-no-nodes",
+            f"refers to another ({names}). Write graph.yaml by hand: docs/graph-format.md. "
+            "[prepare-no-nodes]"
         )
     text = with_labels("".join(manifest_lines(tables, chosen)), labels)
     lines = [*_picture(tables), f"task: {chosen.description}"]
@@ -177,8 +176,7 @@ def write_draft(folder: str, overwrite: bool = False, **options: Any) -> Draft:
     elif fs.exists(path):
         raise DataError(
             f"folder {redact(folder)!r} is invalid: it has a graph.yaml already. Train on it, or "
-            "replace it with --overwrite.",
-            id="prepare-graph-exists",
+            "replace it with --overwrite. [prepare-graph-exists]"
         )
     found = draft(folder, old=old, **options)
     if old is not None:
@@ -227,9 +225,8 @@ def repair_tables(folder: str, **options: Any) -> tuple[list[str], list[str]]:
         if name not in found.made:
             raise DataError(
                 f"folder {redact(folder)!r} is invalid: graph.yaml reads {name}, which a draft of "
-                "its tables does not write. Repeat the options --ref, --task and --encoding of "
-                "the draft, or draft again with --overwrite.",
-                id="prepare-repair",
+                "its tables does not write. Repeat the options --ref, --task and --encoding of the "
+                "draft, or draft again with --overwrite. [prepare-repair]"
             )
     for name in names:
         write_parquet(found.made[name], join(folder, name))

@@ -113,14 +113,14 @@ def _read_arrays(uri: str, where: str, wanted: Sequence[str]) -> dict[str, np.nd
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise DataError(
-                    f"{where} holds one array. Give an .npz file with adj_data and so on.",
-                    id="prepare-npz-layout",
+                    f"{where} holds one array. Give an .npz file with adj_data and so on. "
+                    "[prepare-npz-layout]"
                 )
             return {key: _read_array(archive, key, where) for key in wanted if key in archive}
     except (zipfile.BadZipFile, EOFError, ValueError) as error:
         raise DataError(
-            f"{where} is not a readable .npz file: {error}. Check that it was copied completely.",
-            id="prepare-npz-unreadable",
+            f"{where} is not a readable .npz file: {error}. Check that it was copied completely. "
+            "[prepare-npz-unreadable]"
         ) from error
 
 
@@ -130,25 +130,23 @@ def _read_array(archive: np.lib.npyio.NpzFile, key: str, where: str) -> np.ndarr
     except ValueError as error:
         raise DataError(
             f"{where}: array {key!r} cannot be read without unpickling, which could run code of "
-            f"the file ({error}). Save it again as a plain numeric array.",
-            id="prepare-npz-pickled",
+            f"the file ({error}). Save it again as a plain numeric array. [prepare-npz-pickled]"
         ) from error
 
 
 def _array(arrays: Mapping[str, np.ndarray], key: str, where: str, ndim: int = 1) -> np.ndarray:
     if key not in arrays:
         raise DataError(
-            f"{where}: array {key!r} is missing, found {', '.join(arrays) or 'nothing known'}. "
-            "The layouts are adj_data, adj_indices, adj_indptr, adj_shape, attr_*, labels, *_mask; "
-            "and edges, node_features, node_labels, *_masks.",
-            id="prepare-npz-array-missing",
+            f"{where}: array {key!r} is missing, found {', '.join(arrays) or 'nothing known'}. The "
+            "layouts are adj_data, adj_indices, adj_indptr, adj_shape, attr_*, labels, *_mask; and "
+            "edges, node_features, node_labels, *_masks. [prepare-npz-array-missing]"
         )
     array = arrays[key]
     if array.ndim != ndim or array.dtype.kind not in "biuf":
         raise DataError(
             f"{where}: array {key!r} has shape {array.shape} and type {array.dtype}, but must be "
-            f"numbers in {ndim} dimension{'s' if ndim > 1 else ''}. Save it again in that form.",
-            id="prepare-npz-array",
+            f"numbers in {ndim} dimension{'s' if ndim > 1 else ''}. Save it again in that form. "
+            "[prepare-npz-array]"
         )
     return array
 
@@ -168,10 +166,10 @@ def _csr(arrays: Mapping[str, np.ndarray], prefix: str, where: str) -> SparseRow
     )
     if not is_valid:
         raise DataError(
-            f"{where}: {prefix}_data, {prefix}_indices, {prefix}_indptr and {prefix}_shape are "
-            f"not a CSR matrix: shape {shape.tolist()}, {len(indptr)} row pointers, {len(indices)} "
-            f"indices, {len(data)} values. Save the matrix again from scipy.sparse.csr_matrix.",
-            id="prepare-npz-csr",
+            f"{where}: {prefix}_data, {prefix}_indices, {prefix}_indptr and {prefix}_shape are not "
+            f"a CSR matrix: shape {shape.tolist()}, {len(indptr)} row pointers, {len(indices)} "
+            f"indices, {len(data)} values. Save the matrix again from scipy.sparse.csr_matrix. "
+            "[prepare-npz-csr]"
         )
     return SparseRows(indptr.astype(np.int64), indices.astype(np.int64), data, dim)
 
@@ -187,8 +185,7 @@ def _take_split(
         if split_index is not None:
             raise DataError(
                 f"{where}: split index {split_index} is invalid: the file has no train_masks. "
-                "Leave out --split-index.",
-                id="prepare-split-index",
+                "Leave out --split-index. [prepare-split-index]"
             )
         return ()
     index = split_index or 0
@@ -199,8 +196,7 @@ def _take_split(
         if not 0 <= index < len(masks):
             raise DataError(
                 f"{where}: split index {index} is invalid: {plural} has {len(masks)} splits. Set "
-                f"--split-index to 0 to {len(masks) - 1}.",
-                id="prepare-split-index",
+                f"--split-index to 0 to {len(masks) - 1}. [prepare-split-index]"
             )
         arrays[name] = masks[index]
     if split_index is not None or sizes == {1}:
@@ -217,8 +213,7 @@ def _masks_of_file(uri: str, num_nodes: int) -> dict[str, np.ndarray]:
     if missing:
         raise DataError(
             f"{where}: array {missing[0]!r} is missing, found {', '.join(arrays) or 'none'}. Save "
-            "the node numbers of each split as train, valid and test.",
-            id="prepare-npz-array-missing",
+            "the node numbers of each split as train, valid and test. [prepare-npz-array-missing]"
         )
     masks = {}
     for name, mask_name in zip(_FILE_SPLITS, MASK_NAMES, strict=True):
@@ -226,8 +221,7 @@ def _masks_of_file(uri: str, num_nodes: int) -> dict[str, np.ndarray]:
         if nodes.dtype.kind not in "iu" or ((nodes < 0) | (nodes >= num_nodes)).any():
             raise DataError(
                 f"{where}: array {name!r} holds other values than node numbers from 0 to "
-                f"{num_nodes - 1}. Give the split of this graph.",
-                id="prepare-npz-split",
+                f"{num_nodes - 1}. Give the split of this graph. [prepare-npz-split]"
             )
         masks[mask_name] = np.isin(np.arange(num_nodes), nodes)
     return masks
@@ -241,8 +235,7 @@ def _entries(
         if adjacency.dim != adjacency.num_rows:
             raise DataError(
                 f"{where}: adj_shape={(adjacency.num_rows, adjacency.dim)} is invalid: must be "
-                "square. Give a graph of one node type.",
-                id="prepare-npz-square",
+                "square. Give a graph of one node type. [prepare-npz-square]"
             )
         source = np.repeat(np.arange(adjacency.num_rows), np.diff(adjacency.indptr))
         return adjacency.num_rows, (source, adjacency.indices, np.asarray(adjacency.values))
@@ -252,8 +245,7 @@ def _entries(
         raise DataError(
             f"{where}: edges has shape {pairs.shape} and type {pairs.dtype}, beside "
             f"{'node rows' if rows else 'neither node_features nor node_labels'}. Save integers of "
-            "the shape [num_edges, 2], and one row for each node.",
-            id="prepare-npz-edges",
+            "the shape [num_edges, 2], and one row for each node. [prepare-npz-edges]"
         )
     pairs = pairs.astype(np.int64)
     num_nodes = rows[0]
@@ -261,8 +253,8 @@ def _entries(
     if len(outside):
         raise DataError(
             f"{where}: {len(outside):,} rows of edges name nodes outside of 0 to {num_nodes - 1}, "
-            f"first rows {outside[:5].tolist()}. Save edges of the nodes that have rows.",
-            id="prepare-npz-edges-outside",
+            f"first rows {outside[:5].tolist()}. Save edges of the nodes that have rows. "
+            "[prepare-npz-edges-outside]"
         )
     return num_nodes, (pairs[:, 0], pairs[:, 1], np.ones(len(pairs), np.float32))
 
@@ -302,9 +294,8 @@ def _features(arrays: Mapping[str, np.ndarray], num_nodes: int, where: str) -> F
         return None
     if num_rows != num_nodes:
         raise DataError(
-            f"{where}: the features (attr_*) have {num_rows:,} rows for {num_nodes:,} nodes. "
-            "Save one row per node.",
-            id="prepare-npz-rows",
+            f"{where}: the features (attr_*) have {num_rows:,} rows for {num_nodes:,} nodes. Save "
+            "one row per node. [prepare-npz-rows]"
         )
     return features
 
@@ -315,8 +306,7 @@ def _labels(arrays: Mapping[str, np.ndarray], num_nodes: int, where: str) -> np.
     labels = _array(arrays, "labels", where, ndim=max(1, min(2, arrays["labels"].ndim)))
     if len(labels) != num_nodes:
         raise DataError(
-            f"{where}: labels has {len(labels):,} rows for {num_nodes:,} nodes. "
-            "Save one row per node.",
-            id="prepare-npz-rows",
+            f"{where}: labels has {len(labels):,} rows for {num_nodes:,} nodes. Save one row per "
+            "node. [prepare-npz-rows]"
         )
     return labels

@@ -199,8 +199,7 @@ def _tasks(folder: str, chosen: Sequence[str]) -> list[str]:
     if unknown := [name for name in chosen if name not in found]:
         raise DataError(
             f"--task={unknown[0]!r} is invalid: {redact(folder)} has the tasks "
-            f"{', '.join(found) or 'none'}. Name one of these.",
-            id="prepare-relbench-task",
+            f"{', '.join(found) or 'none'}. Name one of these. [prepare-relbench-task]"
         )
     return list(chosen) or found
 
@@ -221,16 +220,14 @@ def _read_manifest(folder: str, needed: Sequence[str] | None = None) -> dict[str
     if not isinstance(content, dict):
         raise DataError(
             f"{redact(uri)} is invalid: it is not a manifest of RelBench 3. Name the folder of a "
-            "database: manifest.yaml, db and tasks.",
-            id="prepare-relbench-manifest",
+            "database: manifest.yaml, db and tasks. [prepare-relbench-manifest]"
         )
     if needed is None:
         needed = _LINKS if content.get("task_type") == "recommendation" else _LABELS
     if missing := [key for key in needed if content.get(key) is None]:
         raise DataError(
             f"{redact(uri)} is invalid: it lacks {', '.join(missing)}. Add what RelBench 3 writes "
-            "there.",
-            id="prepare-relbench-manifest",
+            "there. [prepare-relbench-manifest]"
         )
     return content
 
@@ -243,8 +240,7 @@ def _read(uri: str, columns: Sequence[str] | None = None) -> pa.Table:
     except (OSError, pa.ArrowInvalid) as error:
         raise DataError(
             f"{redact(uri)} cannot be read: {error}. Name the folder of a database in the layout "
-            "of RelBench 3: manifest.yaml, db and tasks.",
-            id="prepare-relbench-file",
+            "of RelBench 3: manifest.yaml, db and tasks. [prepare-relbench-file]"
         ) from error
 
 

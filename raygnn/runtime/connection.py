@@ -98,16 +98,14 @@ def _start(address: str | None) -> str | None:
 def _not_started(address: str | None, cause: str) -> ResourceError:
     if address == "local":
         return ResourceError(
-            f"Ray cannot be started on this machine: {cause}. Look into the logs "
-            "in /tmp/ray/session_latest/logs, and start again when the machine is less busy, or "
-            f"set {ADDRESS_VARIABLE} to the address of a running head.",
-            id="ray-not-started",
+            f"Ray cannot be started on this machine: {cause}. Look into the logs in "
+            "/tmp/ray/session_latest/logs, and start again when the machine is less busy, or set "
+            f"{ADDRESS_VARIABLE} to the address of a running head. [ray-not-started]"
         )
     return ResourceError(
         f"Ray cannot be joined: {cause}. {ADDRESS_VARIABLE} is "
         f"{os.environ.get(ADDRESS_VARIABLE)!r}: set it to the address of a running head, or to "
-        "local to start Ray on this machine.",
-        id="cluster-unreachable",
+        "local to start Ray on this machine. [cluster-unreachable]"
     )
 
 
@@ -192,9 +190,9 @@ def check_address(address: str) -> None:
 
 def _unreachable(address: str, cause: Exception) -> ResourceError:
     return ResourceError(
-        f"{ADDRESS_VARIABLE}={address!r} is invalid: no Ray cluster answers there ({cause}). "
-        "Start its head, set another address, or set it to local to start Ray on this machine.",
-        id="cluster-unreachable",
+        f"{ADDRESS_VARIABLE}={address!r} is invalid: no Ray cluster answers there ({cause}). Start "
+        "its head, set another address, or set it to local to start Ray on this machine. "
+        "[cluster-unreachable]"
     )
 
 

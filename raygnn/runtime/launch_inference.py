@@ -62,8 +62,7 @@ def launch_inference(
     if data is None and not source.names_a_graph:
         raise ConfigError(
             "data.uri=None is invalid: the config of a model contains no graph. Add --data.uri "
-            f"GRAPH (the training graph is {model.graph}).",
-            id="data-source-missing",
+            f"GRAPH (the training graph is {model.graph}). [data-source-missing]"
         )
     say(f"model {model.weights_uri}")
     config = model.loaded.config
@@ -90,8 +89,7 @@ def launch_inference(
     if table is not None and isinstance(request, TableRequest) and request.node_types[1:]:
         raise ConfigError(
             f"--out is invalid: {', '.join(request.node_types)} are several tables. Choose one "
-            "with --node-type.",
-            id="output-database-table",
+            "with --node-type. [output-database-table]"
         )
     with graph_parts(bundle, config, on_ray=on_ray) as parts:
         path = str(bundle.path)

@@ -56,8 +56,7 @@ class PartActor:
                 f"data.uri={redact(os.fspath(self._folder))!r} is invalid: node "
                 f"{ray.util.get_node_ip_address()} ({node[:8]}), which is to serve part "
                 f"{self._number}, does not see the folder. Set a folder of a file system that all "
-                "nodes share, or a bucket.",
-                id="partition-not-shared",
+                "nodes share, or a bucket. [partition-not-shared]"
             )
         self._answers()
         return node
@@ -87,9 +86,9 @@ class _Awaited:
             return ray.get(self.reply, timeout=self.timeout_s)
         except GetTimeoutError as error:
             raise TrainingError(
-                f"Part {self.number} of the graph has not answered for {self.timeout_s:g} s. "
-                "Check its PartActor in Ray's dashboard, or set a larger scaling.timeout_s.",
-                id="partition-slow",
+                f"Part {self.number} of the graph has not answered for {self.timeout_s:g} s. Check "
+                "its PartActor in Ray's dashboard, or set a larger scaling.timeout_s. "
+                "[partition-slow]"
             ) from error
         except RayTaskError as error:
             if isinstance(error.cause, RaygnnError):
@@ -98,8 +97,7 @@ class _Awaited:
         except RayActorError as error:
             raise TrainingError(
                 f"Part {self.number} of the graph has lost its actor, and Ray cannot start it "
-                f"again: {error}. Start the run again to resume.",
-                id="partition-lost",
+                f"again: {error}. Start the run again to resume. [partition-lost]"
             ) from error
 
 

@@ -33,6 +33,5 @@ def attribute(owner: Any, name: str) -> Any:
 def _missing(what: str) -> ResourceError:
     return ResourceError(
         f"Ray {version('ray')} cannot be used: it has no {what}. raygnn is tested with Ray "
-        f"{TESTED_RAY}. Install ray=={TESTED_RAY}.*, or a newer raygnn.",
-        id="cluster-ray-version",
+        f"{TESTED_RAY}. Install ray=={TESTED_RAY}.*, or a newer raygnn. [cluster-ray-version]"
     )

@@ -72,8 +72,7 @@ def train_on_ray(
                     raise TrainingError(
                         f"Nodes of the run were taken away {num_preemptions} times, and "
                         f"scaling.max_preemptions is {limit}. Start the run again to resume, with "
-                        "a higher limit or on nodes that stay.",
-                        id="run-preempted",
+                        "a higher limit or on nodes that stay. [run-preempted]"
                     ) from error
                 stopped = str(error).partition(". ")[0]
                 say(f"{stopped}. Its workers start again on other nodes, and resume")
@@ -105,7 +104,6 @@ def check_folder_is_seen(folder: RunFolder, storage_path: str) -> None:
                 f"run.storage_path={redact(storage_path)!r} is invalid: node "
                 f"{socket.gethostname()} does not see the run's folder {redact(folder.uri)} that "
                 "the driver has made. Set a bucket, or a folder of a file system that all nodes "
-                "share.",
-                id="run-storage-not-shared",
+                "share. [run-storage-not-shared]"
             )
         time.sleep(0.5)

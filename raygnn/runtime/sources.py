@@ -214,14 +214,13 @@ def named_failures(table: str) -> Iterator[None]:
             module = cause.name.partition(".")[0]
             package = _PACKAGES.get(module, module)
             raise DataError(
-                f"{table} cannot be read without {package}: {cause}. Run pip install {package}.",
-                id="source-package",
+                f"{table} cannot be read without {package}: {cause}. Run pip install {package}. "
+                "[source-package]"
             ) from error
         text = " ".join(redact_text(str(cause)).split())[:_MAX_CAUSE]
         raise DataError(
             f"{table} cannot be read ({type(cause).__name__}: {text}). Check the source, and that "
-            "it can be reached from here; nothing of it was stored.",
-            id="source-unreadable",
+            "it can be reached from here; nothing of it was stored. [source-unreadable]"
         ) from error
 
 

@@ -82,8 +82,7 @@ class EdgeLoader(SampledSequence[EdgeBatch]):
         if sampler.temporal is not None and plan.as_of is None and plan.edges.times is None:
             raise DataError(
                 "sampling.temporal is set, and the edges have no times. Declare the time of their "
-                "edge type or label edges in graph.yaml, or leave it out.",
-                id="links-no-times",
+                "edge type or label edges in graph.yaml, or leave it out. [links-no-times]"
             )
         super().__init__(len(plan.seeds), sampler, **options)
         self.plan = plan

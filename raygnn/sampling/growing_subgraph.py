@@ -256,8 +256,7 @@ def _checked(node_type: str, ids: np.ndarray, times: Mapping[str, np.ndarray] | 
     if array is None:
         raise DataError(
             f"seeds of node type {node_type!r} are invalid: sampling.temporal is set, and they "
-            "have no times. Give them, or leave it out.",
-            id="sampling-seed-times-missing",
+            "have no times. Give them, or leave it out. [sampling-seed-times-missing]"
         )
     assert array.shape == ids.shape
     assert array.dtype in (np.int64, np.float64)

@@ -129,14 +129,12 @@ class LinkLoader(SampledSequence[LinkBatch]):
         if sampler.disjoint:
             raise ConfigError(
                 "sampling.disjoint=True is invalid: a batch of links encodes each node once, for "
-                "all of its links. Set it to false.",
-                id="sampling-disjoint-links",
+                "all of its links. Set it to false. [sampling-disjoint-links]"
             )
         if sampler.temporal is not None and supervision.times is None:
             raise DataError(
                 "sampling.temporal is set, and the links have no times. Declare the time of their "
-                "edge type or label edges in graph.yaml, or leave it out.",
-                id="links-no-times",
+                "edge type or label edges in graph.yaml, or leave it out. [links-no-times]"
             )
         self.supervision = supervision
         self.anchors = check_seeds(graph, supervision.anchor_type, supervision.anchors)

@@ -227,7 +227,6 @@ def _times_of(
         raise DataError(
             f"sampling.temporal.column={column!r} is invalid: node type {node_type!r}, which is "
             "sampled for, has no such column, so its nodes have no time. Declare it as time in "
-            "graph.yaml, or leave sampling.temporal out.",
-            id="sampling-time-column",
+            "graph.yaml, or leave sampling.temporal out. [sampling-time-column]"
         )
     return as_seed_times(features.gather(node_type, column, seeds).reshape(len(seeds)))

@@ -45,8 +45,7 @@ class RandomNegatives:
         if num_nodes == 0:
             raise DataError(
                 "random negatives cannot be drawn: the target type has no nodes. Add some, or set "
-                "the number of random negatives to 0.",
-                id="sampling-negatives-none",
+                "the number of random negatives to 0. [sampling-negatives-none]"
             )
         if degrees is None:
             return
@@ -55,8 +54,7 @@ class RandomNegatives:
         if self._cumulative[-1] == 0:
             raise DataError(
                 "random negatives cannot be drawn by degree: no node of the target type has an "
-                "edge. Draw them uniformly.",
-                id="sampling-negatives-none",
+                "edge. Draw them uniformly. [sampling-negatives-none]"
             )
 
     @classmethod

@@ -59,8 +59,7 @@ def no_times_of_types(column: str) -> ConfigError:
         f"sampling.temporal.column={column!r} is invalid: with data.mode partitioned a graph of "
         "several types is sampled with timestamps only where each edge type has another as its "
         "reverse, since no part has all edges out of a node. Partition it with --reverse-edges "
-        "true, or set data.mode to in_memory.",
-        id="partition-temporal-types",
+        "true, or set data.mode to in_memory. [partition-temporal-types]"
     )
 
 

@@ -119,8 +119,8 @@ class SampleRecord(SamplePlan):
         if damage := find_damage(uri, self.file_sizes, self.checksums):
             raise DataError(
                 f"data.samples={redact(uri)!r} is invalid: {damage}. Remove the file, if it is "
-                "there, and run the same raygnn presample again, which writes it again.",
-                id="samples-damaged",
+                "there, and run the same raygnn presample again, which writes it again. "
+                "[samples-damaged]"
             )
 
 

@@ -67,15 +67,14 @@ def check_draws(
     if weight is not None and not any(weight in columns for columns in edge_columns.values()):
         raise DataError(
             f"sampling.weight={weight!r} is invalid: no edge type has such a column; there are "
-            f"{edge_columns}. Set one of these.",
-            id="sampling-weight-column",
+            f"{edge_columns}. Set one of these. [sampling-weight-column]"
         )
     columns = edge_columns | {t: sorted(graph.columns(t)) for t in graph.node_types}
     if temporal is not None and not any(temporal.column in have for have in columns.values()):
         raise DataError(
             f"sampling.temporal.column={temporal.column!r} is invalid: no edge or node type has "
-            f"such a column; there are {columns}. Declare times in graph.yaml.",
-            id="sampling-time-column",
+            f"such a column; there are {columns}. Declare times in graph.yaml. "
+            "[sampling-time-column]"
         )
     if temporal is not None:
         check_time_units(graph, temporal.column)
@@ -84,14 +83,13 @@ def check_draws(
 def _check_ids(graph: GraphStore, node_type: str, seeds: np.ndarray, where: str) -> np.ndarray:
     if node_type not in graph.node_types:
         raise DataError(
-            f"{where}: the graph has {list(graph.node_types)}. Use one of these.",
-            id="graph-node-type-unknown",
+            f"{where}: the graph has {list(graph.node_types)}. Use one of these. "
+            "[graph-node-type-unknown]"
         )
     if seeds.ndim != 1 or (seeds.dtype.kind not in "iu" and seeds.size):
         raise DataError(
             f"{where}: they are {seeds.dtype} of shape {list(seeds.shape)}. Give a list of dense "
-            "ids; for a mask, np.flatnonzero(mask).",
-            id="sampling-seeds-type",
+            "ids; for a mask, np.flatnonzero(mask). [sampling-seeds-type]"
         )
     ids = np.ascontiguousarray(seeds, np.int64)
     num_nodes = graph.num_nodes(node_type)
@@ -99,8 +97,7 @@ def _check_ids(graph: GraphStore, node_type: str, seeds: np.ndarray, where: str)
     if len(outside):
         raise DataError(
             f"{where}: {len(outside)} of {len(ids)} are outside of [0, {num_nodes}), such as "
-            f"{outside[:5].tolist()}. Give dense ids.",
-            id="sampling-seeds-range",
+            f"{outside[:5].tolist()}. Give dense ids. [sampling-seeds-range]"
         )
     return ids
 

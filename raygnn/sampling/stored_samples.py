@@ -110,8 +110,7 @@ class StoredSplit:
             raise DataError(
                 f"data.samples={redact(self.samples.uri)!r} is invalid: {name} is not there. Set a "
                 "folder that all nodes see, or run the same raygnn presample again, which writes "
-                "missing files.",
-                id="samples-file-missing",
+                "missing files. [samples-file-missing]"
             ) from error
         except (pa.ArrowException, OSError) as error:
             if isinstance(error, OSError) and not is_of_content(error):
@@ -130,8 +129,7 @@ class StoredSplit:
         return DataError(
             f"data.samples={redact(self.samples.uri)!r} is invalid: {name} is damaged: "
             f"{' '.join(str(error).split())}. Remove the file and run the same raygnn presample "
-            "again, which writes it again.",
-            id="samples-damaged",
+            "again, which writes it again. [samples-damaged]"
         )
 
 

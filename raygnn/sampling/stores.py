@@ -443,8 +443,7 @@ def _checked_affine(
         raise DataError(
             f"feature {column!r} of {type_name(type_)!r} is invalid: its rows have {width} "
             f"elements, and the model was trained with {len(scale.mean)}. Write the feature as it "
-            "was in training.",
-            id="model-feature-width",
+            "was in training. [model-feature-width]"
         )
     return scale.affine() if info.quantization is None else scale.affine_of_codes(info.quantization)
 

@@ -223,8 +223,7 @@ def check_can_follow(spec: ModelSpec, *, precomputed: bool) -> None:
     if spec.output.predicted_edges is not None:
         raise ConfigError(
             "--follow is invalid: the model predicts edges of the graph, and takes no new rows. "
-            "Leave it out.",
-            id="serve-follow-edges",
+            "Leave it out. [serve-follow-edges]"
         )
 
 
@@ -234,10 +233,9 @@ def check_can_answer(question: Question, graph: OpenGraph) -> None:
     has_own = times is not None and any(times.of(edge_type_name(link)) is None for link in links)
     if isinstance(question, TopK) or (isinstance(question, Score) and has_own):
         raise ConfigError(
-            f"/{_ROUTE_OF[type(question)]} is not answered while the server follows an event log"
-            f"{'' if isinstance(question, TopK) else ' without --as-of'}. Send the request to a "
-            "server without --follow.",
-            id="serve-follow-question",
+            f"/{_ROUTE_OF[type(question)]} is not answered while the server follows an event "
+            f"log{'' if isinstance(question, TopK) else ' without --as-of'}. Send the request to a "
+            "server without --follow. [serve-follow-question]"
         )
 
 
@@ -311,8 +309,8 @@ def _rows(
             return _with_plain_dates(graph.explain(options=options, **seeds).records)
         if isinstance(items[0], tuple) and graph.saved.spec.output.predicted_edges is None:
             raise ConfigError(
-                f"pairs is invalid: the model predicts nodes, and {items[0]} is a pair. Send ids.",
-                id="serve-pairs",
+                f"pairs is invalid: the model predicts nodes, and {items[0]} is a pair. Send ids. "
+                "[serve-pairs]"
             )
         table = graph.predict(nodes, what=first.what, rows=rows)
     elif isinstance(first, Embed):

@@ -73,8 +73,8 @@ class EventIntake:
             self._waiting.put_nowait((entry, future))
         except queue.Full:
             raise ResourceError(
-                "the server is overloaded: too many events wait. Send them again later.",
-                id="serve-overloaded",
+                "the server is overloaded: too many events wait. Send them again later. "
+                "[serve-overloaded]"
             ) from None
         return future
 
@@ -190,6 +190,5 @@ def _reported(error: Exception) -> Exception:
         return error
     return ResourceError(
         f"the events were not appended ({type(error).__name__}). Send them again with their key. "
-        "The log of the server has the reason.",
-        id="serve-events-failed",
+        "The log of the server has the reason. [serve-events-failed]"
     )

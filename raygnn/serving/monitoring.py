@@ -210,8 +210,7 @@ def _targets(output: LabelOutput, labels: Sequence[Any]) -> np.ndarray:
         if target is None:
             raise DataError(
                 f"--labels has values that the model does not predict, such as {label!r}. Write "
-                f"{output.words} as in training.",
-                id="monitor-labels",
+                f"{output.words} as in training. [monitor-labels]"
             )
     return np.array(targets)
 
@@ -353,7 +352,6 @@ def check_output(output: Any) -> LabelOutput | LinkOutput:
     if not isinstance(output, LabelOutput | LinkOutput):
         raise ConfigError(
             "the model is invalid: only links, and labels of nodes and edges, are monitored. "
-            "Compare other models with `raygnn report`.",
-            id="monitor-output",
+            "Compare other models with `raygnn report`. [monitor-output]"
         )
     return output

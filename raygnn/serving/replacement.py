@@ -119,8 +119,7 @@ class CurrentReplicas:
                 cause = getattr(answer, "message", "it has other rows")
                 raise ResourceError(
                     f"a recorded request has no such answer as before: {cause}. Check that the "
-                    "model has the same task and outputs, and fits the graph.",
-                    id="serve-replacement",
+                    "model has the same task and outputs, and fits the graph. [serve-replacement]"
                 )
             num_different += list(answer) != list(rows)
         return f"{len(recent)} recorded requests checked, {num_different} answers differ"

@@ -38,8 +38,7 @@ def listen(host: str, port: int) -> socket.socket:
         return listening
     except OSError as error:
         raise ResourceError(
-            f"--host={host} --port={port} is invalid: {error}. Set another one.",
-            id="serve-address",
+            f"--host={host} --port={port} is invalid: {error}. Set another one. [serve-address]"
         ) from error
 
 

@@ -72,8 +72,7 @@ def inspect(
         if kind.permutation is not None and list(kind.permutation) != sorted(kind.permutation):
             raise DataError(
                 f"{place} is invalid: column {column!r} is a tensor with permuted dimensions "
-                f"{kind.permutation}. Write it in row-major order.",
-                id="table-tensor-order",
+                f"{kind.permutation}. Write it in row-major order. [table-tensor-order]"
             )
         element = _element(kind.value_type, column, kind, place)
         return SourceColumn(column, "fixed_list", element, tuple(kind.shape))
@@ -92,9 +91,8 @@ def _inspect_binary(column: str, kind: pa.DataType, place: str, element_name: st
     if kind.byte_width == 0 or kind.byte_width % element.itemsize:
         raise DataError(
             f"{place} is invalid: column {column!r} has {kind.byte_width} bytes per row, which is "
-            f"not a whole number of {element.name}. Set dtype beside columns, as in "
-            "{columns: x, dtype: float16}.",
-            id="table-binary-width",
+            f"not a whole number of {element.name}. Set dtype beside columns, as in {{columns: x, "
+            "dtype: float16}. [table-binary-width]"
         )
     return SourceColumn(column, "binary", element.name, (kind.byte_width // element.itemsize,))
 
@@ -106,17 +104,15 @@ def _element(kind: pa.DataType, column: str, column_type: pa.DataType, place: st
         return np.dtype(kind.to_pandas_dtype()).name
     if pa.types.is_null(kind):
         raise DataError(
-            f"{place} is invalid: column {column!r} contains only nulls. "
-            "Write its values, or take it out of graph.yaml.",
-            id="table-column-null",
+            f"{place} is invalid: column {column!r} contains only nulls. Write its values, or take "
+            "it out of graph.yaml. [table-column-null]"
         )
     is_feature = ".features." in place
     remedy = f"Write {{column: {column}, transform: auto}} for it, or use" if is_feature else "Use"
     raise DataError(
-        f"{place} is invalid: column {column!r} is {column_type}, which raygnn cannot read "
-        f"as numbers. {remedy} integers, floats or booleans, lists of them (list, FixedSizeList, "
-        "FixedShapeTensor), or fixed-size binary.",
-        id="table-column-type",
+        f"{place} is invalid: column {column!r} is {column_type}, which raygnn cannot read as "
+        f"numbers. {remedy} integers, floats or booleans, lists of them (list, FixedSizeList, "
+        "FixedShapeTensor), or fixed-size binary. [table-column-type]"
     )
 
 
@@ -128,9 +124,8 @@ def _probe_width(table: ScannedTable, column: str, place: str) -> int:
             if width:
                 return width
     raise DataError(
-        f"{place} is invalid: column {column!r} contains only empty lists. "
-        "Write its values, or take it out of graph.yaml.",
-        id="table-column-null",
+        f"{place} is invalid: column {column!r} contains only empty lists. Write its values, or "
+        "take it out of graph.yaml. [table-column-null]"
     )
 
 
@@ -228,10 +223,9 @@ def plan_label(table: ScannedTable, name: str, spec: Label) -> DensePlan:
     if len(spec.columns) == 1 and pa.types.is_string(table.types[spec.columns[0]]):
         if spec.kind not in {None, "class"}:
             raise DataError(
-                f"{place}.kind={spec.kind!r} is invalid: column {spec.columns[0]!r} holds "
-                "strings. Set kind: class, write numbers, or say with format how they are written: "
-                "decimal_point (1,234.50) or decimal_comma (1.234,50).",
-                id="labels-kind-strings",
+                f"{place}.kind={spec.kind!r} is invalid: column {spec.columns[0]!r} holds strings. "
+                "Set kind: class, write numbers, or say with format how they are written: "
+                "decimal_point (1,234.50) or decimal_comma (1.234,50). [labels-kind-strings]"
             )
         source = SourceColumn(spec.columns[0], "string", "int64", ())
         return DensePlan(name, "label", (source,), "int64", (), "class_name", spec.num_classes)
@@ -245,9 +239,8 @@ def plan_label(table: ScannedTable, name: str, spec: Label) -> DensePlan:
     if kind == "class" and not is_scalar:
         raise DataError(
             f"{place}.kind='class' is invalid: a class is one number per row, but the columns "
-            f"{list(spec.columns)} give {sum(s.width for s in sources)}. Set kind: multilabel, "
-            "or name one scalar column.",
-            id="labels-kind-columns",
+            f"{list(spec.columns)} give {sum(s.width for s in sources)}. Set kind: multilabel, or "
+            "name one scalar column. [labels-kind-columns]"
         )
     dtype = {"class": "int64", "multilabel": "int8", "regression": "float32"}[kind]
     shape = () if is_scalar and kind != "multilabel" else (sum(s.width for s in sources),)
@@ -272,8 +265,7 @@ def _plan_written_label(
         if kind_of(None, table.types[column], written=written) is None:
             raise DataError(
                 f"{table.name}.labels.{name}.format={written!r} is invalid: column {column!r} is "
-                f"{table.types[column]}, not texts. Leave format out.",
-                id="labels-format",
+                f"{table.types[column]}, not texts. Leave format out. [labels-format]"
             )
     sources = tuple(
         SourceColumn(column, "number", "float64", (), format=written) for column in spec.columns
@@ -298,9 +290,8 @@ def plan_time(table: ScannedTable, time: TimeColumn) -> DensePlan:
     element = np.dtype(source.dtype)
     if source.shape != () or element.kind not in "iuf":
         raise DataError(
-            f"{table.name}.time={column!r} is invalid: the column is {kind}. "
-            "Name a column of timestamps, dates, integers, floats, or texts as 2024-05-21.",
-            id="table-time-type",
+            f"{table.name}.time={column!r} is invalid: the column is {kind}. Name a column of "
+            "timestamps, dates, integers, floats, or texts as 2024-05-21. [table-time-type]"
         )
     dtype = "float64" if element.kind == "f" else "int64"
     return DensePlan("time", "time", (source,), dtype, ())
@@ -311,9 +302,8 @@ def plan_weight(table: ScannedTable, column: str) -> DensePlan:
     source = inspect(table, column, f"{table.name}.weight", None)
     if source.shape != () or np.dtype(source.dtype).kind not in "iuf":
         raise DataError(
-            f"{table.name}.weight={column!r} is invalid: the column is {table.types[column]}. "
-            "Name a column with one number per row.",
-            id="table-weight-type",
+            f"{table.name}.weight={column!r} is invalid: the column is {table.types[column]}. Name "
+            "a column with one number per row. [table-weight-type]"
         )
     return DensePlan("weight", "weight", (source,), "float32", ())
 
@@ -323,8 +313,7 @@ def check_split(table: ScannedTable, column: str) -> None:
     if not (pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
         raise DataError(
             f"{table.name}.split={column!r} is invalid: the column is {kind}. Write one column "
-            "with 'train', 'val', 'test' or null, or with 1, 2, 3 or 0.",
-            id="table-split-type",
+            "with 'train', 'val', 'test' or null, or with 1, 2, 3 or 0. [table-split-type]"
         )
 
 
@@ -343,8 +332,7 @@ def _sources(
         raise DataError(
             f"{place}.dtype={binary_dtype!r} is invalid: it is for fixed-size binary columns, and "
             f"{list(columns)} have their own types. Leave it out; data.feature_dtype sets how "
-            "features are stored.",
-            id="table-dtype",
+            "features are stored. [table-dtype]"
         )
     return sources
 
@@ -368,18 +356,16 @@ def plan_sparse(
     indices = table.types[spec.indices]
     if not _is_list(indices, pa.types.is_integer, pa.types.is_null):
         raise DataError(
-            f"{place}.indices={spec.indices!r} is invalid: the column is {indices}. "
-            "Name a list<int> column.",
-            id="table-sparse-type",
+            f"{place}.indices={spec.indices!r} is invalid: the column is {indices}. Name a "
+            "list<int> column. [table-sparse-type]"
         )
     dtype = "float32"
     if spec.values is not None:
         values = table.types[spec.values]
         if not _is_list(values, pa.types.is_integer, pa.types.is_floating, pa.types.is_null):
             raise DataError(
-                f"{place}.values={spec.values!r} is invalid: the column is {values}. "
-                "Name a list<float> column, or leave it out when all values are 1.",
-                id="table-sparse-type",
+                f"{place}.values={spec.values!r} is invalid: the column is {values}. Name a "
+                "list<float> column, or leave it out when all values are 1. [table-sparse-type]"
             )
         dtype = feature_dtype or "float32"
     return SparsePlan(name, spec.indices, spec.values, spec.dim, dtype)

@@ -106,16 +106,14 @@ def _num_classes(table: str, plan: DensePlan, num_rows: int, num_found: int) -> 
         return None
     if plan.num_classes is not None and num_found > plan.num_classes:
         raise DataError(
-            f"{table}.labels.{plan.name}.num_classes={plan.num_classes} is "
-            f"invalid: the column holds {num_found} classes. Set {num_found}, or leave it out.",
-            id="labels-num-classes",
+            f"{table}.labels.{plan.name}.num_classes={plan.num_classes} is invalid: the column "
+            f"holds {num_found} classes. Set {num_found}, or leave it out. [labels-num-classes]"
         )
     if plan.num_classes is None and num_found > max(num_rows, _ALWAYS_CLASSES):
         raise DataError(
-            f"{table}.labels.{plan.name} is invalid: classes are numbered from 0, and its "
-            f"greatest is {num_found - 1:,}, of {num_rows:,} rows. Number the classes without "
-            "gaps, write them as strings, or set num_classes.",
-            id="labels-class-gaps",
+            f"{table}.labels.{plan.name} is invalid: classes are numbered from 0, and its greatest "
+            f"is {num_found - 1:,}, of {num_rows:,} rows. Number the classes without gaps, write "
+            "them as strings, or set num_classes. [labels-class-gaps]"
         )
     return max(num_found, plan.num_classes or 0)
 

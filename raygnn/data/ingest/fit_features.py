@@ -283,8 +283,7 @@ def _check_training_rows(
             raise DataError(
                 f"{table.scanned.name}.split={table.split!r} is invalid: it has no row for "
                 "training, and transforms are fitted to these. Name training rows, or take split "
-                "out of graph.yaml.",
-                id="transform-no-training-rows",
+                "out of graph.yaml. [transform-no-training-rows]"
             )
 
 
@@ -310,9 +309,9 @@ def _kind(table: FeatureTable, spec: ColumnTransform, place: str) -> Kind | None
     """The kind of a transform. None if `auto` keeps the column unchanged."""
     if spec.transform == "category" and table.id is None:
         raise DataError(
-            f"{place}: column {spec.column!r} is invalid: transform: category is only for "
-            f"features of nodes. Set one_hot, with max_categories where there are many.",
-            id="transform-category-nodes",
+            f"{place}: column {spec.column!r} is invalid: transform: category is only for features "
+            "of nodes. Set one_hot, with max_categories where there are many. "
+            "[transform-category-nodes]"
         )
     type_ = table.scanned.types[spec.column]
     if pa.types.is_null(type_):
@@ -326,8 +325,8 @@ def _kind(table: FeatureTable, spec: ColumnTransform, place: str) -> Kind | None
         other = "Set another transform, or auto" if spec.format is None else "Leave format out"
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: it is {type_}, which does not fit "
-            f"{name}. It takes {_TAKES[spec.format or kind or spec.transform]}. {other}.",
-            id="transform-type",
+            f"{name}. It takes {_TAKES[spec.format or kind or spec.transform]}. {other}. "
+            "[transform-type]"
         )
     return kind
 
@@ -374,8 +373,7 @@ def _saved_columns(
     if saved.columns != spec.column_names:
         raise DataError(
             f"{place} is invalid: its columns are {list(spec.column_names)}, and the model was "
-            f"trained with {list(saved.columns)}. Name these, in this order.",
-            id="transform-columns",
+            f"trained with {list(saved.columns)}. Name these, in this order. [transform-columns]"
         )
     columns = [part if isinstance(part, FittedColumn) else None for part in saved.parts]
     for part in columns:

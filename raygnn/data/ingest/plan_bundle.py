@@ -154,8 +154,7 @@ class GraphSource:
             if changed:
                 raise DataError(
                     f"{table}.files is invalid: {min(changed)} changed while it was read. Start "
-                    f"again after the tables are written.",
-                    id="data-file-changed",
+                    "again after the tables are written. [data-file-changed]"
                 )
 
 
@@ -275,19 +274,17 @@ def _check_time_unit(plan: TrainingPlan, graph: Sequence[NodePlan | EdgePlan]) -
         raise DataError(
             f"{plan.table}.time is invalid: its times are {unit_words(units[plan.table])}, which "
             f"no time of the graph compares with ({shown_units(of_graph)}). Write all of them as "
-            "dates or timestamps, or all as numbers of one unit.",
-            id="training-table-time-unit",
+            "dates or timestamps, or all as numbers of one unit. [training-table-time-unit]"
         )
 
 
 def _check_is_new(manifest: Manifest, reverse: EdgeType, edge_type: EdgeType) -> None:
     if any(table.type == reverse for table in manifest.edge_types):
         raise DataError(
-            f"data.reverse_edges is invalid: {edge_type_name(reverse)} is the reverse of "
-            f"another edge type than {edge_type_name(edge_type)}. Rename its relation in "
-            "graph.yaml, or declare with reverse_of which types are reverses of each other, or set "
-            "data.reverse_edges to false or to a list with this type.",
-            id="graph-reverse-taken",
+            f"data.reverse_edges is invalid: {edge_type_name(reverse)} is the reverse of another "
+            f"edge type than {edge_type_name(edge_type)}. Rename its relation in graph.yaml, or "
+            "declare with reverse_of which types are reverses of each other, or set "
+            "data.reverse_edges to false or to a list with this type. [graph-reverse-taken]"
         )
 
 
@@ -315,10 +312,9 @@ def _with_id_types(
         if not is_kind(types[column]):
             wanted = "integers" if plan.id_kind == "int" else "strings"
             raise DataError(
-                f"{scanned.name}.{key}={column!r} is invalid: the column is {types[column]}, "
-                f"but the ids of node type {node_type!r} are {wanted}. "
-                "Write both as the same kind. In CSV, ids are integers if all of them are whole "
-                "numbers without leading zeros.",
-                id="edges-id-kind",
+                f"{scanned.name}.{key}={column!r} is invalid: the column is {types[column]}, but "
+                f"the ids of node type {node_type!r} are {wanted}. Write both as the same kind. In "
+                "CSV, ids are integers if all of them are whole numbers without leading zeros. "
+                "[edges-id-kind]"
             )
     return replace(scanned, types=types)

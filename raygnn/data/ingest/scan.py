@@ -119,8 +119,7 @@ def check_rows(table: ScannedTable) -> None:
     if table.num_rows == 0:
         raise DataError(
             f"{table.name}: no rows in {', '.join(shard.file.name for shard in table.shards[:5])}. "
-            "Write the rows, or take the type out of graph.yaml.",
-            id="table-empty",
+            "Write the rows, or take the type out of graph.yaml. [table-empty]"
         )
 
 
@@ -288,8 +287,8 @@ def _hash_footer(file: TableFile) -> str:
     if tail[4:] != _MAGIC or length + 8 > file.size:
         raise DataError(
             f"{redact(file.name)} cannot be read as Parquet: its last bytes are not those of a "
-            "footer. Write the file again; it may be cut off or of another format.",
-            id="table-parquet-unreadable",
+            "footer. Write the file again; it may be cut off or of another format. "
+            "[table-parquet-unreadable]"
         )
     footer: bytes = fs.cat_file(path, start=file.size - 8 - length, end=file.size - 8)
     return hashlib.sha256(footer).hexdigest()

@@ -177,8 +177,7 @@ def make_supervision(bundle: Bundle, *links: LinkSplit) -> dict[str, Supervision
         raise DataError(
             f"the links of {edge_type_name(links[0].edge_type)}{others} cannot be split this way: "
             f"{' and '.join(empty)} would be empty ({_shown(sizes)}). Set other shares or bounds, "
-            "a disjoint_train_ratio of 0, or declare links of that split.",
-            id="links-split-empty",
+            "a disjoint_train_ratio of 0, or declare links of that split. [links-split-empty]"
         )
     return relations
 
@@ -429,8 +428,7 @@ def split_labelled_edges(bundle: Bundle, link: LinkSplit) -> Splits:
         raise DataError(
             f"the edges of {edge_type_name(link.edge_type)} with a label {link.label!r} cannot be "
             f"split this way: {' and '.join(empty)} would be empty ({_shown(sizes)}). Set other "
-            "shares or bounds, or label edges of that split.",
-            id="edges-split-empty",
+            "shares or bounds, or label edges of that split. [edges-split-empty]"
         )
     return Splits(**positions)
 

@@ -154,8 +154,7 @@ def _check(partitioning: Partitioning) -> None:
     if partitioning.num_parts < 1:
         raise DataError(
             f"parts={partitioning.num_parts} is invalid: a graph has at least one part. Set 1 or "
-            "more.",
-            id="partition-parts",
+            "more. [partition-parts]"
         )
 
 
@@ -163,8 +162,7 @@ def _finished(place: str, name: str, progress: Callable[[str], None]) -> Partiti
     if PartitionRecord.load(place).fingerprint != name:
         raise DataError(
             f"out={redact(place)!r} is invalid: it holds another partitioned graph. Set another "
-            "folder, or remove this one.",
-            id="partition-out-taken",
+            "folder, or remove this one. [partition-out-taken]"
         )
     record = check_parts(place)
     progress(f"partition: {redact(place)} is already complete")
@@ -291,8 +289,7 @@ class _Build:
         if num_nodes < self.how.num_parts:
             raise DataError(
                 f"parts={self.how.num_parts} is invalid: the graph has {num_nodes:,} nodes. Set "
-                "fewer parts.",
-                id="partition-too-many-parts",
+                "fewer parts. [partition-too-many-parts]"
             )
         return {name: self._join(name, read[name], found) for name, found in placed.items()}
 

@@ -204,11 +204,10 @@ class Outline(Bundle):
         """All types of the graph. Raises a DataError for others, or another order."""
         if [*node_types, *edge_types] != [*self.node_types, *self.edge_types]:
             raise DataError(
-                f"data.mode='partitioned' is invalid: the graph has the types "
+                "data.mode='partitioned' is invalid: the graph has the types "
                 f"{_names(self.node_types, self.edge_types)}, and the model reads "
                 f"{_names(node_types, edge_types)}. Set data.mode to in_memory, and data.uri to "
-                "the tables of the graph.",
-                id="partition-types",
+                "the tables of the graph. [partition-types]"
             )
         return self
 
@@ -221,9 +220,8 @@ class Outline(Bundle):
         if name.startswith(_OF_TABLES) and name not in self._record.file_sizes:
             raise DataError(
                 f"data.mode='partitioned' is invalid: something reads {name} of the whole graph, "
-                "which only its parts have. Set data.mode to in_memory, and data.uri to the "
-                "tables of the graph.",
-                id="partition-not-whole",
+                "which only its parts have. Set data.mode to in_memory, and data.uri to the tables "
+                "of the graph. [partition-not-whole]"
             )
         return super()._open(path)
 

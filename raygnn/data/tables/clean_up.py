@@ -113,17 +113,16 @@ def mask_codes(masks: Mapping[str, np.ndarray], num_nodes: int, where: str) -> n
         mask = masks[name]
         if mask.shape != (num_nodes,):
             raise DataError(
-                f"{where}: {name} has shape {mask.shape}, but must have shape ({num_nodes},), "
-                f"one value per node. Keep one column of it, or leave it out.",
-                id="prepare-mask-shape",
+                f"{where}: {name} has shape {mask.shape}, but must have shape ({num_nodes},), one "
+                "value per node. Keep one column of it, or leave it out. [prepare-mask-shape]"
             )
         mask = mask.astype(bool)
         both = np.flatnonzero(mask & (codes > 0))
         if len(both):
             raise DataError(
                 f"{where}: {len(both):,} nodes are in {name} and in an earlier mask, first nodes "
-                f"{both[:5].tolist()}. Make the masks disjoint, or leave them out.",
-                id="prepare-masks-overlap",
+                f"{both[:5].tolist()}. Make the masks disjoint, or leave them out. "
+                "[prepare-masks-overlap]"
             )
         codes[mask] = code
     return codes if masks else None

@@ -144,8 +144,7 @@ def read_batches(
         raise DataError(
             f"{redact(name)} cannot be read as {_format(uri)}: {_cause(error)}. Repair the file: "
             f"{'one header line, ' * form.header}the same number of fields in each row, ids as in "
-            "the node table.",
-            id="table-csv-unreadable",
+            "the node table. [table-csv-unreadable]"
         ) from error
 
 
@@ -222,9 +221,8 @@ def read_header(uri: str, name: str, form: CsvFormat = PLAIN_CSV) -> tuple[str, 
         if is_transient(error) and not is_of_content(error):
             raise
         raise DataError(
-            f"{redact(name)} cannot be read as {_format(uri)}: {_cause(error)}. "
-            "Write a header line with the column names, then one line per row.",
-            id="table-csv-unreadable",
+            f"{redact(name)} cannot be read as {_format(uri)}: {_cause(error)}. Write a header "
+            "line with the column names, then one line per row. [table-csv-unreadable]"
         ) from error
 
 

@@ -113,9 +113,8 @@ def list_files(
         matches = match_files(folder, pattern, place, roots)
         if not matches:
             raise DataError(
-                f"{place}={pattern!r} is invalid: no file matches it in {redact(folder)}. "
-                f"Check {'the path' if roots is None else _RELATIVE}.",
-                id="data-files-missing",
+                f"{place}={pattern!r} is invalid: no file matches it in {redact(folder)}. Check "
+                f"{'the path' if roots is None else _RELATIVE}. [data-files-missing]"
             )
         if _NUMBER not in pattern:  # else it asks for some of them
             _check_numbers([path for path, _ in matches], f"{place}={pattern!r}")
@@ -139,9 +138,8 @@ def _check_numbers(paths: Sequence[str], place: str) -> None:
         if num_files < total:
             raise DataError(
                 f"{place} is invalid: {num_files} of {total} files "
-                f"{redact(before)}*{_NUMBER}{after} are there. Write the others again, or list "
-                f"the files to use.",
-                id="data-shards-missing",
+                f"{redact(before)}*{_NUMBER}{after} are there. Write the others again, or list the "
+                "files to use. [data-shards-missing]"
             )
 
 
@@ -160,8 +158,7 @@ def match_files(
         if any(len(_STARS.findall(part)) > _MAX_STARS for part in pattern.split("/")):
             raise DataError(
                 f"{place} is invalid: it has more than {_MAX_STARS} wildcards in one name, which "
-                "take too long to match. Use fewer.",
-                id="data-pattern",
+                "take too long to match. Use fewer. [data-pattern]"
             )
     fs, path = open_fs(located)
     if is_remote(located):
@@ -173,8 +170,8 @@ def match_files(
         if is_transient(error):
             raise
         raise DataError(
-            f"{place} is invalid: it cannot be looked up ({error}). Correct the pattern.",
-            id="data-pattern",
+            f"{place} is invalid: it cannot be looked up ({error}). Correct the pattern. "
+            "[data-pattern]"
         ) from error
     kept = []
     for name in sorted(matched):
@@ -211,8 +208,7 @@ def check_below(uri: str, roots: Sequence[str], place: str) -> None:
     if not is_below(uri, roots):
         raise DataError(
             f"{place} is invalid: it leads out of {redact(roots[0])}. Put the files into that "
-            "folder, or allow the folder that has them with data.allow_outside.",
-            id="data-outside",
+            "folder, or allow the folder that has them with data.allow_outside. [data-outside]"
         )
 
 
@@ -269,8 +265,8 @@ def _table_file(
     if suffix is None and csv is None:
         raise DataError(
             f"{place} is invalid: {redact(uri)} has none of the suffixes {', '.join(_FORMATS)}. "
-            "Rename the file, narrow the pattern, or set csv, as csv: {separator: ','}.",
-            id="data-file-format",
+            "Rename the file, narrow the pattern, or set csv, as csv: {separator: ','}. "
+            "[data-file-format]"
         )
     version = next((str(info[key]) for key in _VERSION_KEYS if info.get(key)), None)
     modified = None if is_remote(uri) else info.get("mtime")
@@ -323,9 +319,8 @@ def open_parquet(uri: str, footer_only: bool = False) -> Iterator[pq.ParquetFile
         if is_transient(error) and not is_of_content(error):
             raise
         raise DataError(
-            f"{redact(os.fspath(uri))} cannot be read as Parquet: {error}. "
-            "Write the file again; it may be empty, cut off or of another format.",
-            id="table-parquet-unreadable",
+            f"{redact(os.fspath(uri))} cannot be read as Parquet: {error}. Write the file again; "
+            "it may be empty, cut off or of another format. [table-parquet-unreadable]"
         ) from error
 
 
@@ -354,8 +349,8 @@ def concat_files(tables: Sequence[pa.Table], names: Sequence[str]) -> pa.Table:
                 except pa.ArrowTypeError:
                     raise DataError(
                         f"column {field.name!r} is {before.type} in {redact(where)} but "
-                        f"{field.type} in {redact(name)}. Write all files with one schema.",
-                        id="table-column-types",
+                        f"{field.type} in {redact(name)}. Write all files with one schema. "
+                        "[table-column-types]"
                     ) from error
         raise
 

@@ -212,16 +212,16 @@ def write_tables(
     empty = [name for name, node in tables.nodes.items() if node.table.num_rows == 0]
     if empty:
         raise DataError(
-            f"node type {empty[0]!r} is invalid: it has no nodes. Remove it and its edges.",
-            id="graph-node-type-empty",
+            f"node type {empty[0]!r} is invalid: it has no nodes. Remove it and its edges. "
+            "[graph-node-type-empty]"
         )
     filled = {key: edge for key, edge in tables.edges.items() if edge.table.num_rows}
     labels = {key: edge for key, edge in tables.label_edges.items() if edge.table.num_rows}
     tables = replace(tables, edges=filled, label_edges=labels)
     if num_shards < 1:
         raise DataError(
-            f"num_shards={num_shards} is invalid: must be at least 1. Set 1 or more.",
-            id="prepare-num-shards",
+            f"num_shards={num_shards} is invalid: must be at least 1. Set 1 or more. "
+            "[prepare-num-shards]"
         )
     check_folder(out_uri, overwrite)
     fs, root = open_fs(out_uri)
@@ -250,7 +250,7 @@ def check_folder(out_uri: str, overwrite: bool = False) -> None:
     fs.invalidate_cache()  # remote listings are cached, and others write there too
     if fs.isfile(root):
         raise DataError(
-            f"out={redact(out_uri)!r} is invalid: it is a file. Name a folder.", id="output-is-file"
+            f"out={redact(out_uri)!r} is invalid: it is a file. Name a folder. [output-is-file]"
         )
     files = fs.find(root) if fs.exists(root) else []
     prefix = root.rstrip("/") + "/"
@@ -258,9 +258,9 @@ def check_folder(out_uri: str, overwrite: bool = False) -> None:
     if relative and not overwrite:
         what = "already holds a graph" if MANIFEST_NAME in relative else "is not empty"
         raise DataError(
-            f"out={redact(out_uri)!r} is invalid: the folder {what} ({len(relative)} files). "
-            "Name another folder, or pass --overwrite (overwrite=True) to replace the graph in it.",
-            id="output-not-empty",
+            f"out={redact(out_uri)!r} is invalid: the folder {what} ({len(relative)} files). Name "
+            "another folder, or pass --overwrite (overwrite=True) to replace the graph in it. "
+            "[output-not-empty]"
         )
     foreign = [
         path
@@ -271,8 +271,7 @@ def check_folder(out_uri: str, overwrite: bool = False) -> None:
         raise DataError(
             f"out={redact(out_uri)!r} is invalid: {'/, '.join(_FOLDERS)}/ hold {len(foreign)} "
             f"files that raygnn did not write, such as {foreign[0]}. Name another folder, or move "
-            "them away.",
-            id="output-foreign-files",
+            "them away. [output-foreign-files]"
         )
 
 

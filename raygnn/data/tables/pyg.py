@@ -72,19 +72,18 @@ def load_pyg(uri: str) -> Any:
         raise DataError(
             f"{where} cannot be loaded without unpickling, which could run code of the file. Build "
             "the graph in Python instead, and call raygnn.data.tables.pyg.tables_from_pyg(data) "
-            f"and raygnn.data.tables.graph_tables.write_tables. (torch says: {_first_line(error)})",
-            id="prepare-pyg-pickled",
+            f"and raygnn.data.tables.graph_tables.write_tables. (torch says: {_first_line(error)}) "
+            "[prepare-pyg-pickled]"
         ) from error
     if not is_archive:
         raise DataError(
-            f"{where} was not written by torch.save. Save the graph with torch.save.",
-            id="prepare-pyg-unreadable",
+            f"{where} was not written by torch.save. Save the graph with torch.save. "
+            "[prepare-pyg-unreadable]"
         )
     if not isinstance(loaded, Data | HeteroData):
         raise DataError(
             f"{where} holds a {type(loaded).__name__}, not a Data or HeteroData. Save the graph "
-            "itself, as in torch.save(dataset[0], path).",
-            id="prepare-pyg-kind",
+            "itself, as in torch.save(dataset[0], path). [prepare-pyg-kind]"
         )
     return loaded
 
@@ -139,15 +138,13 @@ def _single_graph(data: Any) -> Any:
         if len(data) != 1:
             raise DataError(
                 f"data is a dataset of {len(data):,} graphs, but one graph is required. Pass one "
-                "of them, as in dataset[0].",
-                id="prepare-pyg-several",
+                "of them, as in dataset[0]. [prepare-pyg-several]"
             )
         data = data[0]
     if not isinstance(data, Data | HeteroData):
         raise DataError(
             f"data is a {type(data).__name__}, not a torch_geometric Data or HeteroData. Pass a "
-            "graph, as in dataset[0].",
-            id="prepare-pyg-kind",
+            "graph, as in dataset[0]. [prepare-pyg-kind]"
         )
     return data
 
@@ -166,8 +163,8 @@ def _node_ids(store: Any, where: str) -> np.ndarray:
             num_nodes = None
     if num_nodes is None:
         raise DataError(
-            f"{where}: the number of nodes is unknown: there is no x. Set {where}.num_nodes.",
-            id="prepare-pyg-num-nodes",
+            f"{where}: the number of nodes is unknown: there is no x. Set {where}.num_nodes. "
+            "[prepare-pyg-num-nodes]"
         )
     if "n_id" not in store:
         return np.arange(num_nodes)
@@ -205,10 +202,9 @@ def _edge_rows(store: Any, source_ids: np.ndarray, target_ids: np.ndarray, where
         outside = np.flatnonzero((ends < 0) | (ends >= len(ids)))
         if len(outside):
             raise DataError(
-                f"{where}.edge_index: row {row} has {len(outside):,} entries outside "
-                f"[0, {len(ids)}), first {ends[outside[:5]].tolist()} at {outside[:5].tolist()}. "
-                "Set the right num_nodes, or take these edges out.",
-                id="prepare-pyg-edges-outside",
+                f"{where}.edge_index: row {row} has {len(outside):,} entries outside [0, "
+                f"{len(ids)}), first {ends[outside[:5]].tolist()} at {outside[:5].tolist()}. Set "
+                "the right num_nodes, or take these edges out. [prepare-pyg-edges-outside]"
             )
     num_edges = len(source)
     found = {
@@ -238,15 +234,14 @@ def _edge_ends(store: Any, where: str) -> tuple[np.ndarray, np.ndarray, np.ndarr
         if index.ndim != 2 or index.shape[0] != 2 or index.dtype.kind not in "iu":
             raise DataError(
                 f"{where}.edge_index has shape {index.shape} and type {index.dtype}, but must be "
-                "integers of shape (2, num_edges). Transpose or cast it.",
-                id="prepare-pyg-edges-shape",
+                "integers of shape (2, num_edges). Transpose or cast it. [prepare-pyg-edges-shape]"
             )
         return index[0], index[1], None
     adjacency = store.get("adj_t")
     if adjacency is None:
         raise DataError(
-            f"{where}: there is no edge_index and no adj_t. Set edge_index.",
-            id="prepare-pyg-edges-missing",
+            f"{where}: there is no edge_index and no adj_t. Set edge_index. "
+            "[prepare-pyg-edges-missing]"
         )
     if hasattr(adjacency, "coo"):  # torch_sparse's and PyG's own SparseTensor
         target, source, value = adjacency.coo()
@@ -283,8 +278,7 @@ def _rows(tensor: Tensor, num_rows: int, where: str, max_ndim: int | None) -> np
         raise DataError(
             f"{where} has shape {tuple(tensor.shape)} and type {tensor.dtype}, but must hold "
             f"{num_rows:,} rows of numbers. Give one row per node or edge, or delete the "
-            f"attribute.",
-            id="prepare-pyg-rows",
+            "attribute. [prepare-pyg-rows]"
         )
     tensor = tensor.detach().cpu()
     if tensor.dtype == torch.bfloat16:

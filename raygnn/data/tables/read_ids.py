@@ -96,8 +96,7 @@ def _check_there(
     if lacking := [name for name in wanted if name not in present]:
         raise DataError(
             f"columns={lacking} is invalid: {place} has no such column in {redact(file.name)}. "
-            f"Name some of: {', '.join(present)}.",
-            id="infer-columns-unknown",
+            f"Name some of: {', '.join(present)}. [infer-columns-unknown]"
         )
 
 
@@ -122,9 +121,8 @@ def look_up_ids(bundle: Bundle, node_type: str, ids: Ids, option: str) -> np.nda
         values = ids if isinstance(ids, pa.Array | np.ndarray) else pa.array(ids)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise DataError(
-            f"{option} is invalid: its ids have several types ({error}). Give integers of 64 "
-            "bits, or texts.",
-            id="infer-ids-kinds",
+            f"{option} is invalid: its ids have several types ({error}). Give integers of 64 bits, "
+            "or texts. [infer-ids-kinds]"
         ) from error
     if isinstance(values, pa.DictionaryArray):
         values = values.dictionary_decode()
@@ -135,7 +133,7 @@ def look_up_ids(bundle: Bundle, node_type: str, ids: Ids, option: str) -> np.nda
             values = pc.cast(values, pa.int64())  # pandas reads integers with gaps as 16562.0
     if not len(values):
         raise DataError(
-            f"{option} is invalid: it lists no ids. Give at least one.", id="infer-ids-empty"
+            f"{option} is invalid: it lists no ids. Give at least one. [infer-ids-empty]"
         )
     dense = bundle.id_map(node_type).lookup(values)
     unknown = np.flatnonzero(dense < 0)
@@ -143,8 +141,7 @@ def look_up_ids(bundle: Bundle, node_type: str, ids: Ids, option: str) -> np.nda
         shown = pa.array(values).take(pa.array(unknown[:_EXAMPLES])).to_pylist()
         raise DataError(
             f"{option} is invalid: {len(unknown):,} of {len(dense):,} ids are not nodes of type "
-            f"{node_type!r}, such as {shown}. Give ids of the node table.",
-            id="infer-ids-unknown",
+            f"{node_type!r}, such as {shown}. Give ids of the node table. [infer-ids-unknown]"
         )
     return dense
 
@@ -165,13 +162,11 @@ def _column(names: Sequence[str], column: str | None, file: str, option: str) ->
             return "id" if "id" in names else names[0]
         raise DataError(
             f"{option} is invalid: {redact(file)} has the columns {', '.join(names)}. Name the "
-            f"column of ids with {option}-column.",
-            id="infer-ids-column",
+            f"column of ids with {option}-column. [infer-ids-column]"
         )
     if column not in names:
         raise DataError(
             f"{option}-column={column!r} is invalid: {redact(file)} has the columns "
-            f"{', '.join(names)}. Name one of these.",
-            id="infer-ids-column",
+            f"{', '.join(names)}. Name one of these. [infer-ids-column]"
         )
     return column

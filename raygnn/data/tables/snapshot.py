@@ -168,7 +168,7 @@ def _write_files(folder: Path, tables: Iterable[pa.Table]) -> Iterator[tuple[Pat
         writer.write_table(group)
         num_groups, num_rows = num_groups + 1, num_rows + group.num_rows
     if writer is None:
-        raise DataError("it has no rows and no columns. Check it.", id="source-no-rows")
+        raise DataError("it has no rows and no columns. Check it. [source-no-rows]")
     writer.close()
     yield path, num_rows
 
@@ -227,8 +227,7 @@ class _Columns:
         if not columns:
             raise DataError(
                 f"it has no columns that can be stored{_list_types(self.left_out)}. Convert them "
-                "in a query.",
-                id="source-no-columns",
+                "in a query. [source-no-columns]"
             )
         return pa.Table.from_arrays(columns, names)
 

@@ -275,8 +275,7 @@ def fit(
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: no training row has a value that can be "
             f"read{' as a time' if kind == 'time' else ''}. Take it out of graph.yaml, or write "
-            "its values: numbers, or times as 2024-05-21 10:11:28.",
-            id="transform-no-values",
+            "its values: numbers, or times as 2024-05-21 10:11:28. [transform-no-values]"
         )
     spec = _chosen_for_numbers(spec, kind, counts) if spec.transform == "auto" else spec
     state = _number_state(spec, counts, place)
@@ -316,10 +315,9 @@ def _number_state(spec: ColumnTransform, counts: NumberCounts, place: str) -> An
         case "log1p":
             if low <= -1:
                 raise DataError(
-                    f"{place}: column {spec.column!r} is invalid: log1p needs values above -1, "
-                    f"and the minimum is {low:g}. Set transform: rank_gauss, or repair the "
-                    f"values.",
-                    id="transform-log1p",
+                    f"{place}: column {spec.column!r} is invalid: log1p needs values above -1, and "
+                    f"the minimum is {low:g}. Set transform: rank_gauss, or repair the values. "
+                    "[transform-log1p]"
                 )
             return Log1p()
         case "rank_gauss":
@@ -349,8 +347,7 @@ def _check_vocabulary(spec: ColumnTransform, counts: TextCounts, place: str) -> 
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: it has more than {MAX_DISTINCT:,} "
             "distinct values, like ids and free texts. Take it out of graph.yaml, or write a "
-            "coarser column.",
-            id="transform-too-many-values",
+            "coarser column. [transform-too-many-values]"
         )
 
 
@@ -361,10 +358,9 @@ def _vocabulary_state(spec: ColumnTransform, counts: TextCounts, place: str) -> 
     if size > limit:
         instead = "" if is_category else ", or transform: category"
         raise DataError(
-            f"{place}: column {spec.column!r} is invalid: {spec.transform} of {size:,} values, "
-            f"and there may be {limit:,}. Set max_categories or min_frequency, so that rare "
-            f"values share one column{instead}.",
-            id="transform-too-many-values",
+            f"{place}: column {spec.column!r} is invalid: {spec.transform} of {size:,} values, and "
+            f"there may be {limit:,}. Set max_categories or min_frequency, so that rare values "
+            f"share one column{instead}. [transform-too-many-values]"
         )
     if is_category:
         return Category(vocabulary)
@@ -407,9 +403,9 @@ def _chosen_vocabulary(
     if looks_like_ids(num_distinct, counts.num_rows - counts.num_gaps):
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: transform: auto finds {num_distinct:,} "
-            f"distinct values in {counts.num_rows:,} training rows, like ids and free texts. "
-            "Take it out of graph.yaml, or set transform: tfidf for sentences, or category.",
-            id="transform-ids",
+            f"distinct values in {counts.num_rows:,} training rows, like ids and free texts. Take "
+            "it out of graph.yaml, or set transform: tfidf for sentences, or category. "
+            "[transform-ids]"
         )
     if num_distinct <= _ONE_HOT_VALUES or not embeds:
         return _chosen(spec, transform="one_hot", max_categories=_ONE_HOT_WIDTH)

@@ -60,8 +60,8 @@ class FittedColumn:
         if not is_any and not self.takes(type_):
             raise DataError(
                 f"{place}: column {self.column!r} is invalid: it is {type_}, which does not fit "
-                f"{self.state.type}, its transform in training. Write it as it was in training.",
-                id="transform-type",
+                f"{self.state.type}, its transform in training. Write it as it was in training. "
+                "[transform-type]"
             )
 
     def takes(self, type_: pa.DataType) -> bool:
@@ -146,8 +146,8 @@ class FittedFeature:
         if version != VERSION:
             raise DataError(
                 f"the transforms of {name} are saved in version {version!r}, and this raygnn reads "
-                f"{VERSION}. Use the raygnn that fitted them, or fit them again by training.",
-                id="transform-version",
+                f"{VERSION}. Use the raygnn that fitted them, or fit them again by training. "
+                "[transform-version]"
             )
         return type_adapter(FittedFeature).validate_python(content)
 

@@ -138,14 +138,12 @@ def check_explained(spec: ModelSpec) -> str:
     if not isinstance(output, LabelOutput):
         raise ConfigError(
             f"explain is invalid for this model: it gives {output.key}, but only predictions of "
-            f"nodes, edges and links can be explained. Use such a model.",
-            id="explain-task",
+            "nodes, edges and links can be explained. Use such a model. [explain-task]"
         )
     if output.problem == "regression" and output.num_outputs > 1:
         raise ConfigError(
             f"explain is invalid for this model: it predicts {output.num_outputs} values at once. "
-            "Train it on one of them.",
-            id="explain-several-values",
+            "Train it on one of them. [explain-several-values]"
         )
     return output.problem
 

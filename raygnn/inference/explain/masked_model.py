@@ -95,10 +95,9 @@ class MaskedModel(nn.Module):
         self.masks_edges = _reads_edges(encoder) and self.edge_index.shape[1] > 0
         if not self.masks_edges and not self.elements:
             raise ConfigError(
-                "explain is invalid: the model reads only learned rows of nodes, neither "
-                "features nor edges, so nothing can be masked. Explain a model that reads "
-                "features or edges.",
-                id="explain-nothing-read",
+                "explain is invalid: the model reads only learned rows of nodes, neither features "
+                "nor edges, so nothing can be masked. Explain a model that reads features or "
+                "edges. [explain-nothing-read]"
             )
         self.eval()  # `Explainer` brings back the mode that it finds
 
@@ -166,8 +165,8 @@ class MaskedModel(nn.Module):
             raise ConfigError(
                 f"explain is invalid: layers of {type(self.model.encoder.module).__name__} read "
                 "more of an edge's source than its row, such as its number of edges, so masks "
-                "change the output. Read block.src_degree, or explain a built-in model.",
-                id="explain-layer",
+                "change the output. Read block.src_degree, or explain a built-in model. "
+                "[explain-layer]"
             )
 
     def _flat(self, edge_type: EdgeType) -> Tensor:

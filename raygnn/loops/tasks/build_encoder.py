@@ -126,8 +126,7 @@ def build_encoder(
                 f"model.type={config.model.type!r} is invalid: it learns rows of the node types "
                 f"{sorted(encoder.embedded_types)}, and features say "
                 f"{sorted(spec.embedded_types)}. Set reads_node_features = False in its class if "
-                "it reads none.",
-                id="model-rows-unsaid",
+                "it reads none. [model-rows-unsaid]"
             )
         for name in spec.embedded_types:
             categories.pop(name, None)
@@ -221,10 +220,10 @@ def _interactions(
     read = [name for name in widths if name not in spec.embedded_types]
     if not read:
         raise ConfigError(
-            f"model.interaction is invalid: it crosses features, and model.type="
-            f"{config.model.type!r} reads none of this graph. Remove it, or name features in "
-            "graph.yaml and choose a model that reads them.",
-            id="model-interaction-features",
+            "model.interaction is invalid: it crosses features, and "
+            f"model.type={config.model.type!r} reads none of this graph. Remove it, or name "
+            "features in graph.yaml and choose a model that reads them. "
+            "[model-interaction-features]"
         )
     is_parallel = pairs.structure == "parallel"
     return {

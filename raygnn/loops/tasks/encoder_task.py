@@ -203,10 +203,9 @@ class EncoderTask(Task[BatchT]):
         Raises a ConfigError if the task overrides `build_model` instead, which cannot be shared.
         """
         raise ConfigError(
-            f"task.type={self.config.task.type!r} is invalid: it builds encoder and "
-            "head in one, so it cannot share an encoder with other tasks. Train it alone, or give "
-            "its class `build_head` in the place of `build_model`.",
-            id="tasks-no-head",
+            f"task.type={self.config.task.type!r} is invalid: it builds encoder and head in one, "
+            "so it cannot share an encoder with other tasks. Train it alone, or give its class "
+            "`build_head` in the place of `build_model`. [tasks-no-head]"
         )
 
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
@@ -318,8 +317,7 @@ class EncoderTask(Task[BatchT]):
         """
         raise ConfigError(
             f"loader.train.balanced_seeds=True is invalid: {self.config.task.type} has no seed "
-            "classes. Set it to false.",
-            id="loader-balanced-classes",
+            "classes. Set it to false. [loader-balanced-classes]"
         )
 
     def encode_exactly(

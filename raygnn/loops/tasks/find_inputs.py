@@ -287,14 +287,12 @@ def _check_only_type(config: Config, bundle: Bundle, feature: str, model_class: 
         raise DataError(
             f"task.args.feature={feature!r} is invalid: node type {bundle.node_types[0]!r} has no "
             "such feature. Name a column under its features in graph.yaml, or set model.type to "
-            "LightGCN, which needs none.",
-            id="task-feature-unknown",
+            "LightGCN, which needs none. [task-feature-unknown]"
         )
     shape = bundle.columns(bundle.node_types[0])[feature].shape
     if len(shape) > 1 and issubclass(model_class, Encoder):
         raise DataError(
             f"task.args.feature={feature!r} is invalid: its rows are tensors of shape "
             f"{list(shape)}, and {model_class.__name__} reads flat ones. Write them as lists, or "
-            "set model.type to a module of your own that reads tensors.",
-            id="task-feature-shape",
+            "set model.type to a module of your own that reads tensors. [task-feature-shape]"
         )

@@ -124,8 +124,7 @@ class LabelOutput(Output):
         if what == "probabilities" and self.problem == "regression":
             raise ConfigError(
                 f"what='probabilities' is invalid: {self.label!r} is a number, not a class. Set "
-                "predictions.",
-                id="infer-what-regression",
+                "predictions. [infer-what-regression]"
             )
 
     def check_labels(self, bundle: Bundle) -> None:
@@ -141,10 +140,9 @@ class LabelOutput(Output):
         if not fits:
             names = self.class_names or [f"0 to {self.num_outputs - 1}"]
             raise DataError(
-                f"label {self.label!r} of {self.of} is invalid: the graph has "
-                f"the classes {_few(here or ['numbers'])}, and the model {_few(names)}. Give the "
-                "labels the names or numbers of training, each class at least once.",
-                id="model-classes-differ",
+                f"label {self.label!r} of {self.of} is invalid: the graph has the classes "
+                f"{_few(here or ['numbers'])}, and the model {_few(names)}. Give the labels the "
+                "names or numbers of training, each class at least once. [model-classes-differ]"
             )
 
     def manifest(self) -> Mapping[str, Any]:
@@ -326,8 +324,8 @@ class LabelTarget(TaskTarget):
         if config.loader.balances_seeds and self.output.problem != "multi_class":
             raise ConfigError(
                 f"loader.train.balanced_seeds=True is invalid: {self.output.label!r} is not a "
-                f"class of each of the {self.rows}, but {self.output.problem}. Set it to false.",
-                id="loader-balanced-classes",
+                f"class of each of the {self.rows}, but {self.output.problem}. Set it to false. "
+                "[loader-balanced-classes]"
             )
 
 
@@ -343,8 +341,7 @@ def choose_label(available: Collection[str], configured: str | None, of: str) ->
     if configured is None or configured not in available:
         raise ConfigError(
             f"task.args.label={configured!r} is invalid: {of} has the labels "
-            f"{', '.join(available)}. Set one of them.",
-            id="labels-unknown",
+            f"{', '.join(available)}. Set one of them. [labels-unknown]"
         )
     return configured
 

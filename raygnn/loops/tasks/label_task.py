@@ -327,10 +327,9 @@ class LabelTask(EncoderTask[BatchT]):
         output, is_one = self.output, isinstance(prediction, Tensor) and prediction.dim() == 2
         if is_one and output.problem == "multi_class" and prediction.shape[1] != output.num_outputs:
             raise ConfigError(
-                f"model.type={self.config.model.type!r} is invalid: it gives "
-                f"{prediction.shape[1]} outputs for {output.num_outputs} classes. Return as many "
-                f"outputs as the out_channels that it is built with.",
-                id="model-output-width",
+                f"model.type={self.config.model.type!r} is invalid: it gives {prediction.shape[1]} "
+                f"outputs for {output.num_outputs} classes. Return as many outputs as the "
+                "out_channels that it is built with. [model-output-width]"
             )
         return prediction
 

@@ -33,9 +33,8 @@ def split_rule(config: Config) -> HashSplit | TemporalSplit | None:
     rule = config.data.splits
     if rule is not None and rule.type == "per_class":
         raise ConfigError(
-            "data.splits.type='per_class' is invalid: links have no classes. Set hash or "
-            "temporal, or declare a split column of the edges.",
-            id="split-links-per-class",
+            "data.splits.type='per_class' is invalid: links have no classes. Set hash or temporal, "
+            "or declare a split column of the edges. [split-links-per-class]"
         )
     return rule
 

@@ -71,8 +71,8 @@ class BoundTerm:
             got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise ConfigError(
                 f"losses.type={self.name!r} is invalid: it returned {got}. Return a scalar, the "
-                "mean over the batch, or a pair of the sum (a scalar) and its divisor.",
-                id="loss-result",
+                "mean over the batch, or a pair of the sum (a scalar) and its divisor. "
+                "[loss-result]"
             )
         return value, None if weight is None else float(weight)
 
@@ -131,14 +131,13 @@ def bind_term(
         raise ConfigError(
             f"losses.type={term.type!r} is invalid: it takes {', '.join(missing)}, and this task "
             f"gives {', '.join(sorted(provided))}. Set {', '.join(_fitting(provided))}, or name "
-            f"these inputs under losses.inputs, as in {{{missing[0]}: {sorted(provided)[0]}}}.",
-            id="loss-inputs-missing",
+            f"these inputs under losses.inputs, as in {{{missing[0]}: {sorted(provided)[0]}}}. "
+            "[loss-inputs-missing]"
         )
     if term.on is not None and "prediction" not in bound.needs:
         raise ConfigError(
-            f"losses.on={term.on!r} is invalid: {term.type} does not read a prediction. "
-            "Leave it out.",
-            id="loss-on-unused",
+            f"losses.on={term.on!r} is invalid: {term.type} does not read a prediction. Leave it "
+            "out. [loss-on-unused]"
         )
     return bound
 
@@ -149,14 +148,13 @@ def select_output(outputs: Any, on: str | None) -> Tensor:
         if on is None:
             return outputs
         raise ConfigError(
-            f"losses.on={on!r} is invalid: the model has one output. Leave it out.",
-            id="loss-on-unused",
+            f"losses.on={on!r} is invalid: the model has one output. Leave it out. [loss-on-unused]"
         )
     if on in outputs:
         return outputs[on]
     raise ConfigError(
-        f"losses.on={on!r} is invalid: the model gives {sorted(outputs)}. Set one of them.",
-        id="loss-on-unknown",
+        f"losses.on={on!r} is invalid: the model gives {sorted(outputs)}. Set one of them. "
+        "[loss-on-unknown]"
     )
 
 
@@ -171,8 +169,7 @@ def _keywords(term: LossTerm, loss: Any, provided: Collection[str]) -> dict[str,
         if name not in parameters:
             raise ConfigError(
                 f"losses.inputs.{name}={term.inputs[name]!r} is invalid: {term.type} has no such "
-                f"parameter. Set any of: {', '.join(parameters)}.",
-                id="loss-input-unknown",
+                f"parameter. Set any of: {', '.join(parameters)}. [loss-input-unknown]"
             )
     usual = _INPUTS_OF_TORCH if _is_of_torch(loss) else {}
     chosen = {name: term.inputs.get(name, usual.get(name, name)) for name in parameters}
@@ -196,22 +193,20 @@ def _check_reduction(loss: nn.Module) -> None:
     if reduction != "mean":
         raise ConfigError(
             f"losses.args.reduction={reduction!r} is invalid: raygnn adds up the means of batches, "
-            "each times its seeds. Set mean, and training.loss_reduction for a sum.",
-            id="loss-reduction",
+            "each times its seeds. Set mean, and training.loss_reduction for a sum. "
+            "[loss-reduction]"
         )
     if weight is not None:
         raise ConfigError(
             "losses.args.weight is invalid: a mean by class weights cannot be computed exactly "
-            "from the means of batches. Set cross_entropy with class_weights.",
-            id="loss-reduction",
+            "from the means of batches. Set cross_entropy with class_weights. [loss-reduction]"
         )
     # Classes are counted from 0: torch's own choice, -100, leaves out none.
     if (ignored := getattr(loss, "ignore_index", -100)) >= 0:
         raise ConfigError(
             f"losses.args.ignore_index={ignored} is invalid: a mean without one class cannot be "
-            f"computed exactly from the means of batches. Set cross_entropy with class_weights, "
-            "0 for that class.",
-            id="loss-reduction",
+            "computed exactly from the means of batches. Set cross_entropy with class_weights, 0 "
+            "for that class. [loss-reduction]"
         )
 
 
@@ -291,8 +286,8 @@ class Objective:
         if any(weight != weights[0] for weight in weights):
             raise ConfigError(
                 f"losses={[term.name for term in self._terms]} is invalid: the terms divide by "
-                f"different weights {weights}. Give class weights to all terms or to none.",
-                id="loss-weights-differ",
+                f"different weights {weights}. Give class weights to all terms or to none. "
+                "[loss-weights-differ]"
             )
         sums = [value if weight is not None else value * weights[0] for value, weight in results]
         weighted = [term.weight * value for term, value in zip(self._terms, sums, strict=True)]

@@ -216,8 +216,7 @@ class Checkpointer(Callback):
             while not self._store.is_written(name, files):
                 if self._uploads.given_up.wait(_POLL_S):
                     raise CheckpointError(
-                        f"checkpoint {name} was abandoned: a rank was lost",
-                        id="checkpoint-given-up",
+                        f"checkpoint {name} was abandoned: a rank was lost [checkpoint-given-up]"
                     )
             self._finish(name, files, retention)
 
@@ -253,8 +252,7 @@ class Checkpointer(Callback):
             if name is None and resume in ("must", "last"):
                 raise CheckpointError(
                     f"checkpoint.resume={resume!r} is invalid: {self._store.uri} has no "
-                    f"checkpoint. Set it to auto.",
-                    id="resume-no-checkpoint",
+                    "checkpoint. Set it to auto. [resume-no-checkpoint]"
                 )
             return None if name is None else (self._store.uri, name)
         latest = self._newest_valid([name for name in names if f"-{self._attempt}-" in name])
@@ -265,8 +263,7 @@ class Checkpointer(Callback):
             if best is None:
                 raise CheckpointError(
                     f"checkpoint.resume='best' is invalid: {self._store.uri} has no best "
-                    "checkpoint. Set it to auto.",
-                    id="resume-no-best",
+                    "checkpoint. Set it to auto. [resume-no-best]"
                 )
             return _verified(self._store.uri, best, resume)
         store, newest, is_run = find_checkpoint(resume)
@@ -291,8 +288,7 @@ def _verified(root: str, name: str, resume: str) -> tuple[str, str]:
     except CheckpointError as error:
         raise CheckpointError(
             f"checkpoint.resume={redact(resume)!r} is invalid: {redact(str(error))}. Set another "
-            "checkpoint, or auto, for the newest complete one.",
-            id="resume-unreadable",
+            "checkpoint, or auto, for the newest complete one. [resume-unreadable]"
         ) from error
     return root, name
 
@@ -317,7 +313,6 @@ def _check_model(engine: Engine, weights: dict[str, Any], uri: str) -> None:
     if problems:
         raise CheckpointError(
             f"checkpoint.resume={uri!r} is invalid: it belongs to another model: "
-            f"{'; '.join(problems[:3])}. Set the model as it was, or checkpoint.init_from to "
-            f"load the weights that fit.",
-            id="resume-other-model",
+            f"{'; '.join(problems[:3])}. Set the model as it was, or checkpoint.init_from to load "
+            "the weights that fit. [resume-other-model]"
         )

@@ -114,7 +114,7 @@ class CheckpointStore:
             raise UnfinishedError(f"{join(self.uri, name)} was never finished") from error
         except (RuleError, KeyError, TypeError, AssertionError) as error:
             raise CheckpointError(
-                f"{uri} is not a checkpoint's manifest ({error}).", id="checkpoint-manifest"
+                f"{uri} is not a checkpoint's manifest ({error}). [checkpoint-manifest]"
             ) from error
         if manifest.get("format") != FORMAT:
             raise CheckpointError(
@@ -140,10 +140,10 @@ class CheckpointStore:
         try:
             content = read_bytes(uri)
         except DataError as error:
-            raise CheckpointError(f"{uri} is missing", id="checkpoint-file-missing") from error
+            raise CheckpointError(f"{uri} is missing [checkpoint-file-missing]") from error
         if hashlib.sha256(content).hexdigest() != manifest["files"][file]:
             raise CheckpointError(
-                f"{uri} is damaged: its sha256 differs from the manifest", id="checkpoint-damaged"
+                f"{uri} is damaged: its sha256 differs from the manifest [checkpoint-damaged]"
             )
         return content
 
@@ -246,9 +246,8 @@ def decode(content: bytes, uri: str) -> dict[Any, Any]:
     except (pickle.UnpicklingError, RuntimeError, ValueError, LookupError, EOFError) as error:
         cause = error
     raise CheckpointError(
-        f"{redact(uri)} is invalid: it was not written by raygnn, and unpickling other files "
-        f"could run code. Choose another checkpoint.",
-        id="checkpoint-not-a-state",
+        f"{redact(uri)} is invalid: it was not written by raygnn, and unpickling other files could "
+        "run code. Choose another checkpoint. [checkpoint-not-a-state]"
     ) from cause
 
 

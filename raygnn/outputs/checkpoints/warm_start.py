@@ -26,15 +26,13 @@ def warm_start(module: nn.Module, settings: InitFrom, folder: str = "") -> list[
     if not meant:
         raise ConfigError(
             f"checkpoint.init_from.include={settings.include!r} is invalid: it matches no weight "
-            f"of the model. The model has: {', '.join(state)}.",
-            id="init-no-weights",
+            f"of the model. The model has: {', '.join(state)}. [init-no-weights]"
         )
     missing = [name for name in meant if name not in weights]
     if missing and settings.strict:
         raise CheckpointError(
             f"checkpoint.init_from.uri={redact(settings.uri)!r} is invalid: it lacks {missing}. "
-            "Exclude them, or set checkpoint.init_from.strict to false.",
-            id="init-weights-missing",
+            "Exclude them, or set checkpoint.init_from.strict to false. [init-weights-missing]"
         )
     loaded = [name for name in meant if name in weights]
     for name in loaded:
@@ -42,8 +40,7 @@ def warm_start(module: nn.Module, settings: InitFrom, folder: str = "") -> list[
             raise CheckpointError(
                 f"checkpoint.init_from.uri={redact(settings.uri)!r} is invalid: {name} has the "
                 f"shape {list(weights[name].shape)}, the model's has {list(state[name].shape)}. "
-                "Exclude it, or set model.args as they were.",
-                id="init-weights-shape",
+                "Exclude it, or set model.args as they were. [init-weights-shape]"
             )
     module.load_state_dict({name: weights[name] for name in loaded}, strict=False)
     _freeze(module, settings.freeze)
@@ -57,8 +54,7 @@ def _freeze(module: nn.Module, patterns: list[str]) -> None:
             names = ", ".join(name for name, _ in module.named_parameters())
             raise ConfigError(
                 f"checkpoint.init_from.freeze={pattern!r} is invalid: it matches no weight. The "
-                f"model has: {names}.",
-                id="init-freeze",
+                f"model has: {names}. [init-freeze]"
             )
         for parameter in fitting:
             parameter.requires_grad_(False)
@@ -79,8 +75,7 @@ def _read(uri: str) -> dict[str, Tensor]:
             return state["model"]
     raise CheckpointError(
         f"checkpoint.init_from.uri={redact(uri)!r} is invalid: no {MODEL_FILE} and no checkpoint "
-        "is there. Set the folder of a trained model or of a checkpoint.",
-        id="init-nothing-there",
+        "is there. Set the folder of a trained model or of a checkpoint. [init-nothing-there]"
     )
 
 
@@ -99,8 +94,8 @@ def _load(uri: str) -> dict[str, Tensor]:
     except SafetensorError as error:
         raise CheckpointError(
             f"checkpoint.init_from.uri={redact(uri)!r} is invalid: it is damaged or not a "
-            f"safetensors file: {error}. Set the folder of a trained model or of a checkpoint.",
-            id="init-damaged",
+            f"safetensors file: {error}. Set the folder of a trained model or of a checkpoint. "
+            "[init-damaged]"
         ) from error
 
 

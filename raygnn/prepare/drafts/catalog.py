@@ -91,8 +91,7 @@ def read_database(url: str) -> tuple[list[Table], list[str]]:
     if has_password(url):
         raise ConfigError(
             "the URL of the database is invalid: it contains a password. Remove it, and let the "
-            "driver find it, as PostgreSQL's does in PGPASSWORD or ~/.pgpass.",
-            id="source-secret",
+            "driver find it, as PostgreSQL's does in PGPASSWORD or ~/.pgpass. [source-secret]"
         )
     with named_failures(redact(url)):
         catalog = read_catalog(url)

@@ -330,8 +330,7 @@ def _read_leniently(
         except pa.ArrowInvalid as error:
             raise DataError(
                 f"{redact(uri)} cannot be read as separated columns: {str(error)[:200]}. Repair "
-                "it, or move it out of the folder.",
-                id="table-csv-unreadable",
+                "it, or move it out of the folder. [table-csv-unreadable]"
             ) from error
         if broken:
             row = broken[0]
@@ -353,9 +352,8 @@ def _decoded(data: bytes, encoding: str | None, uri: str) -> tuple[str, str]:
             continue
         except LookupError as error:
             raise DataError(
-                f"--encoding={encoding!r} is invalid: Python has no encoding of that name. Set "
-                "one such as cp1252, latin-1 or cp1250.",
-                id="prepare-encoding",
+                f"--encoding={encoding!r} is invalid: Python has no encoding of that name. Set one "
+                "such as cp1252, latin-1 or cp1250. [prepare-encoding]"
             ) from error
     raise AssertionError(f"latin-1 decodes all of {uri}")
 

@@ -176,8 +176,7 @@ class EdgeTarget(LabelTarget):
         elif arguments.inputs:
             raise ConfigError(
                 f"task.args.inputs={arguments.inputs!r} is invalid: label edges have no features. "
-                "Leave it out.",
-                id="task-edge-inputs",
+                "Leave it out. [task-edge-inputs]"
             )
         is_number = shape_of_label["problem"] == "regression" and shape_of_label["num_outputs"] == 1
         if arguments.factorize and not is_number:
@@ -210,8 +209,7 @@ class EdgeTarget(LabelTarget):
             if edges.times is None:
                 raise DataError(
                     f"sampling.temporal is invalid: the edges {edge_type_name(edge_type)} have no "
-                    "times. Declare their time in graph.yaml, or leave it out.",
-                    id="links-no-times",
+                    "times. Declare their time in graph.yaml, or leave it out. [links-no-times]"
                 )
             label_edges = find_label_edges(bundle, edge_type, "positive") if is_label else None
             units = {} if label_edges is None else {output.of: label_edges.time_unit}
@@ -296,8 +294,8 @@ def _find_edges(bundle: Bundle, arguments: EdgeTargetArguments) -> tuple[EdgeTyp
         kind = "label edges have" if arguments.label_edges else "edges have"
         raise DataError(
             f"task.type='edge_prediction' is invalid: no {kind} labels in this graph. Name a label "
-            "column under `labels` of an edge type or of label_edges in graph.yaml.",
-            id="task-no-labels",
+            "column under `labels` of an edge type or of label_edges in graph.yaml. "
+            "[task-no-labels]"
         )
     names = [edge_type_name(edges[0]) for edges in labelled]
     shown = ", ".join(dict.fromkeys(names))
@@ -305,13 +303,12 @@ def _find_edges(bundle: Bundle, arguments: EdgeTargetArguments) -> tuple[EdgeTyp
     if not chosen:
         raise ConfigError(
             f"task.args.edge_type={named!r} is invalid: the graph has no such edges with labels. "
-            f"Set one of: {shown}.",
-            id="task-edge-type-unknown",
+            f"Set one of: {shown}. [task-edge-type-unknown]"
         )
     if named is None and len({edge_type for edge_type, _ in chosen}) > 1:
         raise ConfigError(
-            f"task.args.edge_type=None is invalid: several have labels. Set one of: {shown}.",
-            id="task-edge-type-missing",
+            f"task.args.edge_type=None is invalid: several have labels. Set one of: {shown}. "
+            "[task-edge-type-missing]"
         )
     return chosen[0]
 
@@ -344,15 +341,13 @@ def _find_inputs(
         if name not in features:
             raise ConfigError(
                 f"task.args.inputs={named!r} is invalid: {edge_type_name(edge_type)} has the "
-                f"features {features}. Name some of these.",
-                id="task-edge-inputs",
+                f"features {features}. Name some of these. [task-edge-inputs]"
             )
         if name in telling:
             raise ConfigError(
-                f"task.args.inputs={named!r} is invalid: {name!r} contains the label, so the "
-                "model would read the answer. Leave it out; with task.args.edge_feature the model "
-                "reads it from other edges.",
-                id="task-edge-input-label",
+                f"task.args.inputs={named!r} is invalid: {name!r} contains the label, so the model "
+                "would read the answer. Leave it out; with task.args.edge_feature the model reads "
+                "it from other edges. [task-edge-input-label]"
             )
     return tuple(named)
 

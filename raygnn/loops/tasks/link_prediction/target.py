@@ -66,8 +66,7 @@ class LinkOutput(Output):
     def check_predicts(self, what: str, node_types: Sequence[str]) -> None:
         raise ConfigError(
             f"what={what!r} is invalid: the model predicts links, not labels. Set embeddings, or "
-            "ask for the top-k neighbors of anchors.",
-            id="infer-what-links",
+            "ask for the top-k neighbors of anchors. [infer-what-links]"
         )
 
     def to_content(self) -> Mapping[str, Any]:
@@ -430,14 +429,13 @@ def _check_temporal(
     if any(edges.num_links and edges.times is None for edges in splits.values()):
         raise DataError(
             "sampling.temporal is invalid: the links have no times. Declare the time of their edge "
-            "type or label edges in graph.yaml, or leave it out.",
-            id="links-no-times",
+            "type or label edges in graph.yaml, or leave it out. [links-no-times]"
         )
     if arguments.full_ranking and not by_time:
         raise ConfigError(
             "task.args.full_ranking=True is invalid: it ranks embeddings of all nodes as of one "
-            "time, and sampling.temporal makes them as of each link's. Set it to false.",
-            id="task-full-ranking-temporal",
+            "time, and sampling.temporal makes them as of each link's. Set it to false. "
+            "[task-full-ranking-temporal]"
         )
 
 
@@ -446,8 +444,7 @@ def _find_edge_types(bundle: Bundle, arguments: LinkTargetArguments) -> tuple[Ed
     if arguments.labels and not available:
         raise ConfigError(
             "task.args.labels=True is invalid: there are no label edges in the graph. Declare "
-            "label_edges in graph.yaml, or set it to false.",
-            id="links-label-edges-missing",
+            "label_edges in graph.yaml, or set it to false. [links-label-edges-missing]"
         )
     names = [edge_type_name(edge_type) for edge_type in available]
     shown = ", ".join(names[:10])
@@ -457,31 +454,30 @@ def _find_edge_types(bundle: Bundle, arguments: LinkTargetArguments) -> tuple[Ed
         if len(forward) == 1:
             return (forward[0],)
         raise ConfigError(
-            f"task.args.edge_type=None is invalid: the graph has several. Set one of: {shown}.",
-            id="task-edge-type-missing",
+            f"task.args.edge_type=None is invalid: the graph has several. Set one of: {shown}. "
+            "[task-edge-type-missing]"
         )
     named = arguments.edge_type
     if not named:
         raise ConfigError(
-            f"task.args.edge_type={named!r} is invalid: it matches no links. Set one of: {shown}.",
-            id="task-edge-type-unknown",
+            f"task.args.edge_type={named!r} is invalid: it matches no links. Set one of: {shown}. "
+            "[task-edge-type-unknown]"
         )
     chosen: dict[str, None] = {}
     for pattern in [named] if isinstance(named, str) else named:
         matching = fnmatch.filter(names, pattern)
         if not matching:
             raise ConfigError(
-                f"task.args.edge_type={pattern!r} is invalid: the graph has no such links. Set "
-                f"one of: {shown}; or a pattern with *.",
-                id="task-edge-type-unknown",
+                f"task.args.edge_type={pattern!r} is invalid: the graph has no such links. Set one "
+                f"of: {shown}; or a pattern with *. [task-edge-type-unknown]"
             )
         chosen.update(dict.fromkeys(matching))
     edge_types = tuple(parse_edge_type(name) for name in chosen)
     if len({(source, target) for source, _, target in edge_types}) > 1:
         raise ConfigError(
             f"task.args.edge_type={named!r} is invalid: the links are between different node "
-            f"types: {', '.join(chosen)}. Name edge types with the same source and target.",
-            id="task-edge-types-differ",
+            f"types: {', '.join(chosen)}. Name edge types with the same source and target. "
+            "[task-edge-types-differ]"
         )
     return edge_types
 

@@ -71,8 +71,8 @@ class LinkObjective(Objective):
         if len({loss.candidates for loss in self._of_links}) > 1:
             raise ConfigError(
                 "losses.args.candidates='global' is invalid: the other link losses use the "
-                "candidates of each micro-batch. Set it to rank, or leave the others out.",
-                id="loss-candidates-mixed",
+                "candidates of each micro-batch. Set it to rank, or leave the others out. "
+                "[loss-candidates-mixed]"
             )
 
     @property
@@ -490,21 +490,20 @@ class LinkPrediction(EncoderTask[LinkBatch]):
             raise ConfigError(
                 "task.args.num_random_negatives=0 is invalid: no loss has candidates to compare "
                 "links with, because the graph has no hard negatives. Set 1 or more, or "
-                "losses.type to retrieval, which compares with the other links of a batch.",
-                id="task-no-negatives",
+                "losses.type to retrieval, which compares with the other links of a batch. "
+                "[task-no-negatives]"
             )
         if self.arguments.competes_with_all and self.objective.in_batch:
             raise ConfigError(
                 "task.args.num_random_negatives='all' is invalid: a retrieval loss adds the "
                 "targets of a batch's other links, which are among all nodes. Set losses.type to "
-                "softmax, or a number.",
-                id="task-all-negatives",
+                "softmax, or a number. [task-all-negatives]"
             )
         if self.arguments.logq_correction and not self.objective.reads_log_q:
             raise ConfigError(
                 "task.args.logq_correction=True is invalid: no loss corrects for how candidates "
-                "are drawn. Set it to false, or losses.type to retrieval or softmax.",
-                id="task-logq-unused",
+                "are drawn. Set it to false, or losses.type to retrieval or softmax. "
+                "[task-logq-unused]"
             )
 
     @property

@@ -43,10 +43,9 @@ class _Reconstruction(Method):
         super().__init__(setting, **options)
         if not setting.num_features:
             raise ConfigError(
-                f"task.args.method is invalid: it reconstructs features, but nodes of type "
-                f"{setting.node_type!r} have no numeric ones. Set barlow_twins, cca_ssg, "
-                "bgrl or grace.",
-                id="method-no-features",
+                "task.args.method is invalid: it reconstructs features, but nodes of type "
+                f"{setting.node_type!r} have no numeric ones. Set barlow_twins, cca_ssg, bgrl or "
+                "grace. [method-no-features]"
             )
 
     def draw(self, batch: NodeBatch) -> NodeBatch:

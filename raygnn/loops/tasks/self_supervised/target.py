@@ -105,8 +105,8 @@ class SelfSupervisedTarget(LabelTarget):
             raise DataError(
                 f"metrics={[metric.type for metric in config.metrics]!r} is invalid: they judge a "
                 f"probe of labels, and node type {node_type!r} has no labels or no splits. Name "
-                "both in graph.yaml, or splits in data.splits, or remove the metrics.",
-                id="probe-no-labels",
+                "both in graph.yaml, or splits in data.splits, or remove the metrics. "
+                "[probe-no-labels]"
             )
         return cls(arguments, EmbeddingOutput(node_type, probe), labels, splits)
 
@@ -138,7 +138,6 @@ def _find_type(bundle: Bundle, target: str | None) -> str:
     if target is None and len(candidates) == 1:
         return candidates[0]
     raise ConfigError(
-        f"task.args.target={target!r} is invalid: it must be the name of a node type. Set one "
-        f"of: {', '.join(node_types)}.",
-        id="graph-node-type-unknown",
+        f"task.args.target={target!r} is invalid: it must be the name of a node type. Set one of: "
+        f"{', '.join(node_types)}. [graph-node-type-unknown]"
     )

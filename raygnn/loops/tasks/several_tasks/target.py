@@ -60,14 +60,13 @@ def choose_task(spec: ModelSpec, task: str | None) -> str | None:
         if task is None:
             return None
         raise ConfigError(
-            f"task={task!r} is invalid: the model has one task, without a name. Leave it out.",
-            id="infer-task-single",
+            f"task={task!r} is invalid: the model has one task, without a name. Leave it out. "
+            "[infer-task-single]"
         )
     if task is None:
         raise ConfigError(
             "task is missing: the model has several tasks. Set it to one of: "
-            f"{', '.join(output.tasks)}.",
-            id="infer-task",
+            f"{', '.join(output.tasks)}. [infer-task]"
         )
     ConfigError.check_choice("task", task, output.tasks, "unknown task", id="infer-task")
     return task
@@ -173,8 +172,7 @@ class SeveralTarget(TaskTarget):
                 raise ConfigError(
                     f"tasks.{name}.args.past_labels=True is invalid: the tasks share the inputs of "
                     "an encoder, and not all learn labels of one form for the same entities. "
-                    "Remove it, or train this task alone.",
-                    id="tasks-past-labels",
+                    "Remove it, or train this task alone. [tasks-past-labels]"
                 )
         return target
 
