@@ -56,7 +56,12 @@ def _config(folder: Path, graph: Path, world_size: int = 0, **changes: Any) -> d
     settings = {
         "task": {"type": "edge_prediction", "args": {"edge_type": EDGE}},
         "metrics": [],
-        "data": {"uri": str(graph), "reverse_edges": True, "cache_dir": str(folder / "cache")},
+        "data": {
+            "uri": str(graph),
+            "reverse_edges": True,
+            "cache_dir": str(folder / "cache"),
+            "splits": {"type": "hash", "fractions": [0.6, 0.2, 0.2]},
+        },
         "model": MODEL,
         "loader": {"batch_size": 32, "eval_batch_size": 64},
         "scaling__num_workers": world_size,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import pickle
 import shutil
 import zipfile
@@ -94,13 +93,9 @@ def test_data_sets_of_pyg_unpickle_only_where_they_are_allowed(tmp_path, planeto
     message = capsys.readouterr().err
     assert "Add --allow-module torch_geometric.datasets" in message
     assert "Traceback" not in message
-    prepare = ["pyg", "--dataset", DATA_SET, "--args", json.dumps(planetoid["args"])]
-    prepare += ["--out", str(tmp_path / "out")]
-    assert raygnn.prepare.__main__.main(prepare) == 2
-    assert "Add --allow-module torch_geometric.datasets" in capsys.readouterr().err
     assert not marker.exists()
     # The attack is one: where the module is allowed, PyG does unpickle.
-    raygnn.prepare.__main__.main([*prepare, "--allow-module", "torch_geometric.datasets"])
+    _train(tmp_path, "--allow-module", "torch_geometric.datasets", data=planetoid)
     assert marker.exists()
 
 
