@@ -236,7 +236,7 @@ class AppliedModel:
             self.stores.features,
             nodes,
             node_type,
-            sampler=build_sampler(self.sampled_config(), self.stores.graph),
+            sampler=self._sampler,
             columns=self.spec.node_columns,
             edge_columns=self.spec.batch_edge_columns,
             as_of=None if as_of is None else as_of.time,
@@ -244,6 +244,10 @@ class AppliedModel:
             past=self.stores.past,
             **{**loader_options(self), **options},
         )
+
+    @cached_property
+    def _sampler(self) -> Any:
+        return build_sampler(self.sampled_config(), self.stores.graph)
 
     def sampled_config(self) -> LoadedConfig:
         """The config of samplers, as in the run's evaluation."""

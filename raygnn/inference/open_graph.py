@@ -364,12 +364,14 @@ class OpenGraph:
     def _prepared(self) -> Iterator[None]:
         model = self._applied.model
         training = model.training
-        model.eval()
+        if training:
+            model.eval()
         try:
             with process_prepared(self._loaded), torch.no_grad():
                 yield
         finally:
-            model.train(training)
+            if training:
+                model.train()
 
     def _table(self, request: TableRequest | TopKRequest) -> Table:
         with self._prepared(), tables(self._encoder, request, _ROWS_PER_PART) as made:

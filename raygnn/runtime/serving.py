@@ -14,16 +14,17 @@ from typing import Any, Protocol
 import ray
 from ray import serve
 from ray.exceptions import RayActorError, RayError
-from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
+from ray.serve.exceptions import DeploymentUnavailableError, RayServeException
 
 from raygnn.errors import ConfigError, ResourceError
+from raygnn.runtime.question_batches import QuestionBatches
 from raygnn.runtime.ray_internals import internal
 
 _APP_PREFIX = "raygnn"
 _MODEL = "Model"
-_MAX_BATCH_SIZE = 32
-# A batch is what came while the one before was computed: waiting for more delays all of it.
-_BATCH_WAIT_S = 0.0
+# More than a replica ever gets. After a replica was full, Ray Serve 2.60 hands out four requests a
+# second, even when it is idle again.
+_NEVER_FULL = 1_000
 # A replica that died is replaced within it; a graph that is opened anew is in the page cache.
 _ANSWERED_WITHIN_S = 120.0
 _MAX_KILLED_REPLICAS = 2
@@ -39,7 +40,7 @@ class Answering(Protocol):
 
 @dataclass(frozen=True)
 class ReplicaOptions:
-    """Number and resources of the replicas; further requests than `max_queued` are refused."""
+    """Number and resources of the replicas. While `max_queued` requests wait, more are refused."""
 
     num_replicas: int = 1
     num_cpus: float = 1.0
@@ -92,9 +93,7 @@ class Replicas:
             name=_MODEL,
             num_replicas=options.num_replicas,
             ray_actor_options={"num_cpus": options.num_cpus, "num_gpus": options.num_gpus},
-            # A batch is answered while the next one gathers.
-            max_ongoing_requests=2 * _MAX_BATCH_SIZE,
-            max_queued_requests=options.max_queued,
+            max_ongoing_requests=_NEVER_FULL,
             health_check_period_s=2.0,
             logging_config=_LOGGING,
         ).bind(make)
@@ -112,6 +111,8 @@ class Replicas:
         self._is_stopping = threading.Event()
         self._is_gone = threading.Event()
         self._retries = asyncio.Lock()
+        self._max_queued = options.max_queued
+        self._batches = QuestionBatches(self._ask, options.num_replicas)
         threading.Thread(target=self._watch, name="raygnn-serve-watch", daemon=True).start()
 
     async def ask(self, question: Any) -> Any:
@@ -121,13 +122,20 @@ class Replicas:
         second attempt. Raises a ResourceError if too many requests wait, two replicas died, or none
         answers.
         """
+        if self._batches.num_waiting >= self._max_queued:
+            raise ResourceError(
+                "the server is overloaded: as many requests as --max-queued wait. Ask again "
+                "later, or start it with more --replicas.",
+                id="serve-overloaded",
+            )
         try:
-            return await self._ask(question)
+            return await self._batches.ask(question)
         except RayActorError:
             async with self._retries:
                 await asyncio.sleep(_RETRY_AFTER_S)
                 try:
-                    return await self._ask(question)
+                    (answer,) = await self._ask([question])
+                    return answer
                 except RayActorError as error:
                     raise ResourceError(
                         f"the request was not answered: {_MAX_KILLED_REPLICAS} replicas died while "
@@ -135,18 +143,13 @@ class Replicas:
                         id="serve-replicas-died",
                     ) from error
 
-    async def _ask(self, question: Any) -> Any:
+    async def _ask(self, questions: Sequence[Any]) -> Sequence[Any]:
         end_s = time.monotonic() + _ANSWERED_WITHIN_S
         while True:
             self._check_not_gone()
             try:
-                return await self._while_there(self._handle.remote(question))
-            except BackPressureError as error:
-                raise ResourceError(
-                    "the server is overloaded: as many requests as --max-queued wait. Ask again "
-                    "later, or start it with more --replicas.",
-                    id="serve-overloaded",
-                ) from error
+                answers: Sequence[Any] = await self._while_there(self._handle.remote(questions))
+                return answers
             except DeploymentUnavailableError as error:
                 if time.monotonic() > end_s:
                     raise _no_replica(error) from error
@@ -201,10 +204,11 @@ class Replicas:
 class _Model:
     def __init__(self, make: Callable[[], Answering]) -> None:
         self._answers = make()
+        self._answering = asyncio.Lock()
 
-    @serve.batch(max_batch_size=_MAX_BATCH_SIZE, batch_wait_timeout_s=_BATCH_WAIT_S)
-    async def __call__(self, questions: list[Any]) -> list[Any]:
-        return list(await asyncio.to_thread(self._answers.answer, questions))
+    async def __call__(self, questions: Sequence[Any]) -> Sequence[Any]:
+        async with self._answering:
+            return await asyncio.to_thread(self._answers.answer, questions)
 
     async def ping(self) -> None: ...
 

@@ -71,6 +71,26 @@ def test_answers_over_http_are_those_in_memory(url, run):
     assert 'status="200"' in requests.get(f"{url}/metrics", timeout=60).text
 
 
+def test_many_requests_at_once_are_answered_soon(url, run):
+    """Ray Serve's own queue hands out four a second once a replica was full."""
+    every = raygnn.load(run).open(run.with_name("tables")).predict().arrow.to_pylist()
+    seen: Counter[int] = Counter()
+
+    def ask(node: int) -> None:
+        status = 429
+        while status == 429:
+            found = requests.post(f"{url}/predict", json={"nodes": [node]}, timeout=60)
+            status = found.status_code
+            seen[status] += 1
+        assert found.json() == {"rows": [every[node]], "notes": []}
+
+    began = time.monotonic()
+    with ThreadPoolExecutor(200) as clients:
+        assert len(list(clients.map(ask, range(300)))) == 300
+    assert time.monotonic() - began < 30
+    assert seen.keys() == {200, 429}
+
+
 def test_a_killed_replica_loses_no_request(url, run):
     every = raygnn.load(run).predict(run.with_name("tables")).arrow.to_pylist()
     enough = threading.Event()
