@@ -37,8 +37,8 @@ class ExtendedHistory(History):
     def columns(self, nodes: np.ndarray, times: np.ndarray | None) -> np.ndarray:
         joined = _JoinedRows(self._bundle, self._known, nodes)
         others = [_OfEnds(each, joined.nodes[each.spec.node_type]) for each in self._ends]
-        history = self._known.on(joined, others)
-        return history.columns(np.searchsorted(joined.nodes[self.spec.node_type], nodes), times)
+        ids = joined.nodes[self.spec.node_type]
+        return self._known.on(joined, others, ids).columns(np.searchsorted(ids, nodes), times)
 
 
 class _OfEnds(History):

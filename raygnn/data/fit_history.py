@@ -13,6 +13,7 @@ from raygnn.data.edge_types import REVERSE_PREFIX, EdgeType
 from raygnn.data.events import Events, fits, gaps
 from raygnn.data.history import DAY_US, MAX_CODES, EventArrays, History, ids_as_texts
 from raygnn.data.history_spec import Attribute, EventSpec, HistoryColumn, HistorySpec, OtherSpec
+from raygnn.data.past_labels import TableLabels
 from raygnn.data.raw_columns import RawColumn
 from raygnn.data.time_units import TIME, TIME_UNIT, is_clock, time_unit
 
@@ -36,6 +37,7 @@ def fit_history(
     max_age: float | None = None,
     edge_features: Sequence[str] = (),
     num_windows: int = 1,
+    labels: TableLabels | None = None,
 ) -> HistorySpec:
     """Chooses columns by training rows.
 
@@ -47,12 +49,14 @@ def fit_history(
         max_age: age from which on events are not known.
         edge_features: names of features of edges, without the label.
         num_windows: windows of a forecast that `window` covers, of the same length.
+        labels: of training rows, for columns of the nodes that the entity refers to.
     """
-    arrays = EventArrays(bundle)
-    fitting = _Fitting(arrays, feature, edge_features, times, window, max_age, num_windows)
+    arrays, num_rows, has_labels = EventArrays(bundle), len(nodes), labels is not None
+    more = (times, window, max_age, num_windows, num_rows, has_labels)
+    fitting = _Fitting(arrays, feature, edge_features, *more)
     spec = fitting.history(node_type)
     sample = None if times is None else thinned(times, _MAX_FITTED)
-    history = History(bundle, spec, arrays)
+    history = History(bundle, spec, arrays, labels=labels)
     columns = history.columns(thinned(nodes, _MAX_FITTED), sample)
     left_out = _left_out(history.described, columns, sample)
     return replace(spec, left_out=tuple(left_out))
@@ -85,12 +89,16 @@ class _Fitting:
     window: float | None
     max_age: float | None
     num_windows: int
+    num_rows: int
+    has_labels: bool
 
     @property
     def bundle(self) -> Bundle:
         return self.arrays.bundle
 
-    def history(self, node_type: str, *, is_brief: bool = False) -> HistorySpec:
+    def history(
+        self, node_type: str, *, is_brief: bool = False, is_own: bool = True
+    ) -> HistorySpec:
         unit = None if self.times is None else time_unit(self.bundle, TIME)
         paths = list(self._paths(node_type))
         if is_brief:
@@ -108,9 +116,12 @@ class _Fitting:
                 windows, lags = windows[len(windows) // 2 :][:1], ()
             events.append(EventSpec(name, path, attributes, gap, windows, lags))
         others = () if is_brief else tuple(self._others(node_type, events))
-        own = not is_brief
         return HistorySpec(
-            node_type, self.feature, unit, self.max_age, is_brief, own, tuple(events), others
+            *(node_type, self.feature, unit, self.max_age, is_brief),
+            own=is_own,
+            events=tuple(events),
+            others=others,
+            age=is_own and self.times is not None and TIME in self.bundle.columns(node_type),
         )
 
     def _paths(self, node_type: str) -> Iterator[tuple[EdgeType, ...]]:
@@ -188,18 +199,20 @@ class _Fitting:
         if events.times is None or self.times is None or is_brief:
             return
         for holder, to, owner, _ in holders[is_of_source:]:
-            if isinstance(owner, str) and self._is_category(owner):
-                ids = tuple(ids_as_texts(self.bundle, owner).to_pylist())
+            if isinstance(owner, str) and (ids := self._ids(owner)):
                 node = Attribute(f"{holder}.id", to, owner, "", "id", "category", False, ids=ids)
                 values = self.arrays.values(events, node, known)
                 if column := _fitted(node, self.arrays.column(node), values, None, known):
                     yield column
 
-    def _is_category(self, node_type: str) -> bool:
-        """Whether the nodes of a type are few, and the rows enough to learn each by itself."""
-        num_nodes, times = self.bundle.num_nodes(node_type), self.times
-        assert times is not None
-        return num_nodes <= MAX_CODES and len(times) >= _ROWS_PER_NODE * num_nodes
+    def _ids(self, node_type: str) -> tuple[str, ...]:
+        """Ids of the nodes of a type if they are few, and the rows enough to learn each by itself;
+        else none.
+        """
+        num_nodes = self.bundle.num_nodes(node_type)
+        if num_nodes > MAX_CODES or self.num_rows < _ROWS_PER_NODE * num_nodes:
+            return ()
+        return tuple(ids_as_texts(self.bundle, node_type).to_pylist())
 
     def _others(self, node_type: str, events: Sequence[EventSpec]) -> Iterator[OtherSpec]:
         """The nodes that the node refers to and, of other types, those of its latest events."""
@@ -223,7 +236,9 @@ class _Fitting:
             ):
                 continue
             seen.add(other)
-            history = replace(self.history(other, is_brief=True), own=position is None)
+            history = self.history(other, is_brief=True, is_own=position is None)
+            if position is None:
+                history = replace(history, ids=self._ids(other), labels=self.has_labels)
             if history.events or history.own:
                 yield OtherSpec(name, position, edge_type, history)
 

@@ -16,6 +16,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import REVERSE_PREFIX, EdgeType
 from raygnn.data.events import Events, Reference, first_of_kind, gaps, running_sums, sums_between
 from raygnn.data.history_spec import Attribute, EventSpec, HistoryColumn, HistorySpec
+from raygnn.data.past_labels import PastLabels, TableLabels
 from raygnn.data.raw_columns import RawColumn, raw_columns
 from raygnn.data.time_units import TIME, TIME_UNIT
 from raygnn.data.transforms.state import YEAR_US
@@ -49,6 +50,7 @@ class EventArrays:
         self._references: dict[EdgeType, Reference | None] = {}
         self._since: dict[EdgeType, np.ndarray | None] = {}
         self._columns: dict[tuple[str | EdgeType, str], dict[str, RawColumn]] = {}
+        self._ids: dict[str, RawColumn] = {}
 
     def events(self, path: tuple[EdgeType, ...]) -> Events:
         if path not in self._events:
@@ -83,13 +85,19 @@ class EventArrays:
         if not attribute.ids:
             return self.columns(owner, feature)[attribute.column]
         assert isinstance(owner, str)
-        key = owner, feature
-        if key not in self._columns:
-            texts = ids_as_texts(self.bundle, owner)
-            codes = pc.index_in(texts, pa.array(attribute.ids, texts.type))
+        return self.ids(owner, attribute.ids)
+
+    def times(self, type_: str | EdgeType) -> np.ndarray:
+        return np.asarray(self.bundle.column(type_, TIME))
+
+    def ids(self, node_type: str, known: tuple[str, ...]) -> RawColumn:
+        """The nodes of a type as codes of the ids that training had."""
+        if node_type not in self._ids:
+            texts = ids_as_texts(self.bundle, node_type)
+            codes = pc.index_in(texts, pa.array(known, texts.type))
             values = codes.to_numpy(zero_copy_only=False).astype(np.float64)
-            self._columns[key] = {"id": RawColumn("id", "category", values, attribute.ids)}
-        return self._columns[key]["id"]
+            self._ids[node_type] = RawColumn("id", "category", values, known)
+        return self._ids[node_type]
 
     def ends(
         self, edge_type: EdgeType, nodes: np.ndarray, times: np.ndarray | None = None
@@ -110,7 +118,7 @@ class EventArrays:
         if edge_type not in self._since:
             rows = (edge_type, reference.edges), (edge_type[2], reference.targets)
             columns = [
-                (np.asarray(self.bundle.column(type_, TIME)), positions)
+                (self.times(type_), positions)
                 for type_, positions in rows
                 if TIME in self.bundle.columns(type_)
             ]
@@ -147,7 +155,12 @@ class History:
     Args:
         spec: fitted on training rows, perhaps of another graph with the same types.
         max_age: age from which on events are not known, instead of that of `spec`.
+        labels: of training rows, if columns of `spec` read them.
+        reference: edge type that leads from entities of `labels` to the nodes.
     """
+
+    #: int64, ids of the nodes in `_labels`; null if they are the same.
+    _ids: np.ndarray | None = None
 
     def __init__(
         self,
@@ -155,13 +168,24 @@ class History:
         spec: HistorySpec,
         arrays: EventArrays | None = None,
         max_age: float | None = None,
+        labels: TableLabels | None = None,
+        reference: EdgeType | None = None,
     ) -> None:
         self.spec = spec
         self._arrays = arrays = arrays or EventArrays(bundle)
         self._events = [_EventColumns(arrays, spec, each, max_age) for each in spec.events]
-        self._others = [History(bundle, each.history, arrays, max_age) for each in spec.others]
-        own = self._arrays.columns(spec.node_type, spec.feature) if spec.own else {}
-        self._own = list(own.values())
+        self._others = [
+            History(bundle, each.history, arrays, max_age, labels, each.edge_type)
+            for each in spec.others
+        ]
+        self._own = self._own_columns_of(arrays)
+        self._labels: PastLabels | None = None
+        self._label_columns: Sequence[HistoryColumn] = ()
+        if spec.labels:
+            assert labels is not None
+            assert reference is not None
+            self._labels = labels.of(partial(arrays.ends, reference))
+            self._label_columns = labels.described
         described = list(self._describe())
         self._kept = [i for i, each in enumerate(described) if each.name not in spec.left_out]
         self.described = tuple(described[i] for i in self._kept)
@@ -169,17 +193,27 @@ class History:
         #: Positions of columns of categories.
         self.categorical = tuple(i for i, each in enumerate(self.described) if each.is_category)
 
-    def on(self, bundle: Bundle, others: Sequence[History]) -> History:
+    def on(self, bundle: Bundle, others: Sequence[History], ids: np.ndarray) -> History:
         """The same columns on another graph of the same types.
 
-        `others`: columns of the other ends, in the order of `spec.others`.
+        Args:
+            others: columns of the other ends, in the order of `spec.others`.
+            ids: int64, ids of the graph's nodes in this one.
         """
         history, arrays = copy(self), EventArrays(bundle)
-        history._arrays, history._others = arrays, list(others)
+        history._arrays, history._others, history._ids = arrays, list(others), ids
         history._events = [each.on(arrays) for each in self._events]
-        own = arrays.columns(self.spec.node_type, self.spec.feature) if self.spec.own else {}
-        history._own = list(own.values())
+        history._own = self._own_columns_of(arrays)
         return history
+
+    def _own_columns_of(self, arrays: EventArrays) -> list[RawColumn]:
+        """Columns of the nodes' own table, `RawColumn.name` without the table's."""
+        spec, found = self.spec, list[RawColumn]()
+        if spec.own:
+            found += arrays.columns(spec.node_type, spec.feature).values()
+        if spec.ids:
+            found.append(arrays.ids(spec.node_type, spec.ids))
+        return found
 
     def reference(self, edge_type: EdgeType) -> Reference | None:
         """The only edge that leaves each node; null if a node has several."""
@@ -195,10 +229,13 @@ class History:
                 is_category=column.kind == "category" and len(column.names) <= MAX_CODES,
                 is_age=column.kind == "date",
             )
+        if self.spec.age:
+            yield HistoryColumn(table, table, "age", is_age=True)
         if self._has_season:
             yield HistoryColumn("day of year", table)
         for events in self._events:
             yield from events.describe()
+        yield from self._label_columns
         for other, history in zip(self.spec.others, self._others, strict=True):
             yield from (replace(each, of=other.name) for each in history.described)
 
@@ -210,10 +247,18 @@ class History:
             times: [num_rows]. Nothing later is read. None reads all that is known.
         """
         found = [self._own_columns(nodes, times)]
+        if self.spec.age:
+            assert times is not None
+            found.append((times - self._arrays.times(self.spec.node_type)[nodes])[:, None])
         if self._has_season:
             assert times is not None
             found.append((times / YEAR_US % 1 * 366)[:, None])
         found += [events.columns(nodes, times) for events in self._events]
+        if self._labels is not None:
+            assert times is not None
+            found.append(
+                self._labels.means(nodes if self._ids is None else self._ids[nodes], times)
+            )
         for other, history in zip(self.spec.others, self._others, strict=True):
             ends = nodes
             if other.events is not None:

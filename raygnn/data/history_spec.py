@@ -121,6 +121,9 @@ class HistorySpec:
         is_brief: counts, the age of the latest event and means only.
         own: the node's own features are columns.
         left_out: names of columns that are constant, a copy of another, or a clock.
+        age: the time since the node's own time is a column.
+        ids: of all nodes of the type in training, if the node itself is a column; else empty.
+        labels: earlier labels of the training rows whose entity refers to the node are columns.
     """
 
     node_type: str
@@ -132,3 +135,11 @@ class HistorySpec:
     events: tuple[EventSpec, ...]
     others: tuple[OtherSpec, ...] = ()
     left_out: tuple[str, ...] = ()
+    age: bool = False
+    ids: tuple[str, ...] = ()
+    labels: bool = False
+
+    @property
+    def reads_labels(self) -> bool:
+        """Whether a column of another end is computed from labels."""
+        return any(other.history.labels for other in self.others)

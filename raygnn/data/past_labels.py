@@ -1,8 +1,8 @@
-"""Labels of entities that are known at a time, as columns and as guesses."""
+"""Labels of training rows that are known at a time, as columns and as guesses."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -10,23 +10,24 @@ from typing import Literal
 import numpy as np
 
 from raygnn.data.bundle import SeedRows
+from raygnn.data.events import running_sums, sums_between
 from raygnn.data.history_spec import HistoryColumn
 from raygnn.data.time_units import window_as_time
 
 #: Their column in a batch.
 PAST = "past labels"
-_NUM_AVERAGED = 32  # latest labels of an entity that are averaged
+_NUM_AVERAGED = 32  # latest labels of a node that are averaged
 
 
 @dataclass(frozen=True)
 class PastLabels:
-    """The labels of a training table in the order of (entity, time when known).
+    """The labels of a training table in the order of (node, time when known).
 
-    A label counts once its window is over; if the training table declares no window, from the row
-    after it.
+    The node is the entity of a row, or one that the entity refers to. A label counts once its
+    window is over; if the training table declares no window, from the row after it.
 
     Attributes:
-        codes: int64 [num_labels], ascending: entity * (1 + number of instants) + instant.
+        codes: int64 [num_labels], ascending: node * (1 + number of instants) + instant.
         instants: distinct times when labels are known, ascending.
         scores: [num_labels, num_scores].
         weights: float64 [num_labels], in the means of `guesses`.
@@ -49,17 +50,21 @@ class PastLabels:
         scores: np.ndarray,
         weights: np.ndarray | None = None,
         span: float = 1.0,
+        nodes: np.ndarray | None = None,
     ) -> PastLabels:
         """`known`: int64, positions of rows with a label. `scores`: [num_known, num_scores].
-        `weights`: float64 [num_known]; labels of weight 0 are ignored.
+        `weights`: float64 [num_known]; labels of weight 0 are ignored. `nodes`: int64 [num_known],
+        nodes that the entities refer to, -1 for none; default: the entities.
         """
         assert rows.time is not None
         weights = np.ones(len(known)) if weights is None else weights
-        known, scores, weights = (each[weights > 0] for each in (known, scores, weights))
+        nodes = rows.node_ids(known) if nodes is None else nodes
+        counted = (weights > 0) & (nodes >= 0)
+        known, scores, weights, nodes = (each[counted] for each in (known, scores, weights, nodes))
         window = window_as_time(rows.window, rows.time_unit, f"{rows.place}.window")
         times = np.asarray(rows.time)[known] + (window or 0)
         instants, ranks = np.unique(times, return_inverse=True)
-        codes = rows.node_ids(known) * (1 + len(instants)) + ranks
+        codes = nodes * (1 + len(instants)) + ranks
         order = np.argsort(codes, kind="stable")
         is_over = window is not None
         return cls(codes[order], instants, scores[order], weights[order], is_over, span)
@@ -107,13 +112,32 @@ class PastLabels:
         out[has_labels, 2 + num_scores :] = averaged.sum(axis=1) / is_own.sum(axis=1)[:, None]
         return out
 
+    def means(self, nodes: np.ndarray, times: np.ndarray) -> np.ndarray:
+        """float64 [num_nodes, 1 + num_scores]: number of labels known at a time, and their means;
+        NaN without labels.
+
+        Args:
+            nodes: int64 [num_nodes], dense ids.
+            times: [num_nodes].
+        """
+        _, first, last = self._spans(nodes, times)
+        *totals, weights = (sums_between(sums, first, first, last) for sums in self._sums)
+        means = np.stack(totals, axis=1) / np.where(weights > 0, weights, np.nan)[:, None]
+        return np.column_stack([last - first, means])
+
     @cached_property
-    def _sums(self) -> np.ndarray:
-        """float64 [num_labels + 1, num_scores + 1], running sums of scores and weights."""
-        counted = np.column_stack([self.scores * self.weights[:, None], self.weights])
-        sums = np.zeros((len(counted) + 1, counted.shape[1]))
-        np.cumsum(counted, axis=0, out=sums[1:])
-        return sums
+    def _sums(self) -> list[np.ndarray]:
+        """Running sums of each score and of the weights, float64 [num_labels] each.
+
+        They start again at each node, so that labels of other nodes change no bit.
+        """
+        is_first = np.diff(self.codes // (1 + len(self.instants)), prepend=-1) > 0
+        indptr = np.append(np.flatnonzero(is_first), len(self.codes))
+        found = []
+        for values in (*(self.scores * self.weights[:, None]).T, self.weights):
+            found.append(np.empty(len(values)))
+            running_sums(indptr, values.astype(np.float64), 0.0, found[-1])
+        return found
 
     def guesses(
         self, nodes: np.ndarray, until: np.ndarray, default: np.ndarray
@@ -126,17 +150,55 @@ class PastLabels:
             default: float [num_scores], for entities without a past label.
         """
         _, first, last = self._spans(nodes, until)
-        within = self._sums[last] - self._sums[first]
-        has_any = (last > first)[:, None]
-        means = np.where(has_any, within[:, :-1] / np.where(has_any, within[:, -1:], 1), default)
+        means = self.means(nodes, until)[:, 1:]
+        means = np.where(np.isnan(means), default, means)
         if not len(self.scores):
             return {"entity_mean": means, "last_label": means}
+        has_any = (last > first)[:, None]
         latest = np.where(has_any, self.scores[np.maximum(last - 1, 0)], default)
         return {"entity_mean": means, "last_label": latest}
 
     def _spans(self, nodes: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, ...]:
-        """First code of each entity; first and last + 1 position of its labels known at a time."""
+        """First code of each node; first and last + 1 position of its labels known at a time."""
         side: Literal["left", "right"] = "right" if self.counts_own_time else "left"
         entities = nodes * (1 + len(self.instants))
         stops = np.searchsorted(self.codes, entities + np.searchsorted(self.instants, times, side))
         return entities, np.searchsorted(self.codes, entities), stops
+
+
+@dataclass(frozen=True)
+class TableLabels:
+    """The labels of a training table, for columns of the nodes that its entities refer to.
+
+    Attributes:
+        rows: null without the table.
+        known: int64, positions of rows with a label.
+        scores: float64 [num_known, num_scores], numbers that stand for a label, in its unit.
+        weights: float64 [num_known], or null.
+        table: name of the table.
+        names: of the scores.
+    """
+
+    rows: SeedRows | None
+    known: np.ndarray
+    scores: np.ndarray
+    weights: np.ndarray | None
+    table: str
+    names: Sequence[str]
+
+    @property
+    def described(self) -> list[HistoryColumn]:
+        """Descriptions of the columns of `PastLabels.means`."""
+        means = [HistoryColumn(f"earlier {name}", self.table, "mean", "all") for name in self.names]
+        return [HistoryColumn("earlier labels", self.table, "count", "all"), *means]
+
+    def of(self, ends: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> PastLabels:
+        """The labels by nodes that the entities refer to.
+
+        `ends`: from entities and times of rows to the nodes, -1 for none.
+        """
+        rows, known = self.rows, self.known
+        if rows is None:
+            return PastLabels.none(self.scores.shape[1])
+        nodes = ends(rows.node_ids(known), np.asarray(rows.time)[known])
+        return PastLabels.of(rows, known, self.scores, self.weights, nodes=nodes)

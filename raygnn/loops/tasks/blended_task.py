@@ -19,6 +19,7 @@ from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.data.extended_history import ExtendedHistory
 from raygnn.data.history import History
 from raygnn.data.history_spec import HistoryColumn, HistorySpec
+from raygnn.data.past_labels import TableLabels
 from raygnn.data.time_units import window_as_time
 from raygnn.device_memory import read_together
 from raygnn.errors import ConfigError
@@ -435,7 +436,16 @@ class BlendedTask(LabelTask[BatchT]):
             assert self.known is not None
             return [ExtendedHistory(each, bundle) for each in self.known.histories]
         specs = self.fitted_histories(bundle) if blend is None else blend.history
-        return [History(bundle, spec, max_age=self.max_age(spec.unit)) for spec in specs]
+        return [self._history(bundle, spec) for spec in specs]
+
+    def _history(self, bundle: Bundle, spec: HistorySpec) -> History:
+        labels = self.table_labels if spec.reads_labels else None
+        return History(bundle, spec, max_age=self.max_age(spec.unit), labels=labels)
+
+    @property
+    def table_labels(self) -> TableLabels:
+        """Labels of the rows of the training table, for history columns."""
+        raise NotImplementedError(f"{type(self).__name__}.table_labels")
 
     def extended(self, bundle: ExtendedBundle) -> Self:
         task = super().extended(bundle)

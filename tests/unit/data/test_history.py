@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from raygnn.data.added_rows import AddedRows, RowReader
-from raygnn.data.bundle import Bundle
+from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.checksums import type_adapter
 from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.data.extended_history import ExtendedHistory
@@ -19,6 +19,7 @@ from raygnn.data.growth import Growth
 from raygnn.data.history import History
 from raygnn.data.history_spec import HistorySpec
 from raygnn.data.ingest.plan_bundle import IngestOptions
+from raygnn.data.past_labels import TableLabels
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows
 from tests.graph_writer import ingest_tables
 
@@ -328,6 +329,89 @@ def _bundle_with_transform(
     }
     (folder / "graph.yaml").write_text(yaml.safe_dump(manifest))
     return ingest(str(folder), IngestOptions(), str(folder / "cache"))
+
+
+_POSTS, _AUTHORS = 120, 7
+
+
+def _posts(folder: Path, num_posts: int = _POSTS) -> Bundle:
+    """Posts, with a time, whose author is known from then on."""
+    rng = np.random.default_rng(6)
+    day, author = rng.integers(0, 30, _POSTS), rng.integers(0, _AUTHORS, _POSTS)
+    posts = np.arange(num_posts)
+    nodes = {
+        "author": node_rows(np.arange(_AUTHORS)),
+        "post": node_rows(
+            posts, {"x": rng.random((_POSTS, 1), np.float32)[posts]}, time=day[posts]
+        ),
+    }
+    edges = {("post", "by", "author"): edge_rows(posts, author[posts])}
+    return ingest_tables(folder, GraphTables(nodes, edges), reverse_edges=True)
+
+
+def _rows_of_posts(bundle: Bundle, labels: np.ndarray) -> TableLabels:
+    """Rows of posts, half of which have a label, known after three days."""
+    rng = np.random.default_rng(7)
+    posts = rng.integers(0, 100, len(labels))
+    times = np.asarray(bundle.column("post", "time"))[posts] + rng.integers(0, 9, len(labels))
+    rows = SeedRows("asked", "post", len(labels), posts, times, None, None, {}, 3)
+    known = np.flatnonzero(rng.random(len(labels)) < 0.5)
+    return TableLabels(rows, known, labels[known, None], None, "asked", ["y"])
+
+
+def test_labels_of_rows_that_refer_to_the_same_node_are_known_after_their_window(
+    tmp_path: Path,
+) -> None:
+    bundle, rng = _posts(tmp_path), np.random.default_rng(8)
+    csc = bundle.csc(("post", "by", "author"))
+    author = np.repeat(np.arange(_AUTHORS), np.diff(csc.indptr))[np.argsort(csc.indices)]
+    values = rng.normal(size=400)
+    labels = _rows_of_posts(bundle, values)
+    posts, times = labels.rows.nodes, labels.rows.time
+    assert posts is not None
+    assert times is not None
+    spec = fit_history(bundle, "post", "x", posts, times, labels=labels)
+    history = History(bundle, spec, labels=labels)
+    found = history.columns(posts, times)
+    names = ("author: earlier labels count all", "author: earlier y mean all")
+    positions = [history.names.index(name) for name in names]
+    num_known = 0
+    for row, (count, mean) in enumerate(found[:, positions]):
+        same = author[posts[labels.known]] == author[posts[row]]
+        past = labels.known[same & (times[labels.known] + 3 <= times[row])]
+        assert row not in past
+        assert count == len(past)
+        assert mean == pytest.approx(values[past].mean() if len(past) else np.nan, nan_ok=True)
+        num_known += len(past)
+    assert num_known > 400
+    # The label of a row whose window ends after a time changes no bit of a row at that time.
+    later = times + 3 > 15
+    shuffled = values.copy()
+    shuffled[later] = rng.permutation(values[later])
+    of_shuffled = History(bundle, spec, labels=_rows_of_posts(bundle, shuffled))
+    early = times <= 15
+    again = of_shuffled.columns(posts, times)
+    assert np.array_equal(again[early], found[early], equal_nan=True)
+    assert not np.array_equal(again, found, equal_nan=True)
+    without = History(bundle, spec, labels=replace(labels, rows=None)).columns(posts, times)
+    assert not without[:, positions[0]].any()
+    # A post that is added later has the labels of its author's other posts.
+    old = _posts(tmp_path / "old", 100)
+    reader = RowReader(
+        str(tmp_path / "old" / "tables"), old, ["x", "time"], IngestOptions(reverse_edges=True)
+    )
+    x, day = bundle.column("post", "x"), bundle.column("post", "time")
+    new = range(100, _POSTS)
+    rows = AddedRows(
+        {"post": [{"id": i, "x": x[i].tolist(), "time": int(day[i])} for i in new]},
+        {"post__by__author": [{"source": i, "target": int(author[i])} for i in new]},
+    )
+    growth = Growth(old, reader.read(rows))
+    extended = ExtendedHistory(
+        History(old, spec, labels=labels), ExtendedBundle(old, growth.view())
+    )
+    asked = rng.integers(0, _POSTS, 50), rng.integers(0, 40, 50)
+    np.testing.assert_array_equal(extended.columns(*asked), history.columns(*asked))
 
 
 @pytest.mark.parametrize("times", ["edges", "nodes"])

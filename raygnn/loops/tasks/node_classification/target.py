@@ -193,7 +193,7 @@ class NodeTarget(LabelTarget):
             )
         is_known = seeds.time is not None and seeds.window is not None and temporal is not None
         if arguments.past_labels == "auto":
-            reads = is_known and seeds.num_rows <= _MAX_PAST and _repeats(seeds)
+            reads = is_known and seeds.num_rows <= _MAX_PAST
             arguments = arguments.model_copy(update={"past_labels": reads})
         labels = bundle.row_column(seeds, label)
         splits = make_splits(bundle, seeds, config.data.splits, label, config.seed)
@@ -292,7 +292,8 @@ class NodeTarget(LabelTarget):
 
     @property
     def num_past_columns(self) -> int:
-        return PastLabels.width(self.output.num_scores) if self.arguments.past_labels else 0
+        reads = self.arguments.past_labels and _repeats(self.seeds)
+        return PastLabels.width(self.output.num_scores) if reads else 0
 
     def summary(self, bundle: Bundle) -> list[str]:
         output, seeds = self.output, self.seeds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Self
 
@@ -15,7 +16,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.data.fit_history import fit_history
 from raygnn.data.history_spec import HistoryColumn, HistorySpec
-from raygnn.data.past_labels import PastLabels
+from raygnn.data.past_labels import PastLabels, TableLabels
 from raygnn.data.splits import Splits, has_label, make_splits
 from raygnn.data.time_units import window_as_time
 from raygnn.device_memory import copied, read_together
@@ -56,8 +57,9 @@ class NodeClassification(BlendedTask[NodeBatch]):
             set.
         target: node type to predict. Default: the only type with labels.
         past_labels: the model also reads labels of the entity's earlier rows whose `window` is
-            over: their number, the latest and its age, and the mean of the latest 32. auto does if
-            the table has times and a window, and entities have several rows.
+            over: their number, the latest and its age, and the mean of the latest 32. LightGBM also
+            reads number and mean of those of all rows whose entity refers to the same node. auto
+            does if the table has times and a window.
         propagate_labels: add the classes of the training nodes around a node to its logits, with
             weights that each validation chooses, if they lower the loss by a standard error.
             Default: for classes of nodes, without `sampling.temporal` and with the default loss.
@@ -97,7 +99,9 @@ class NodeClassification(BlendedTask[NodeBatch]):
     def missing(self, model: nn.Module) -> list[str]:
         found = []
         times, output = self.spec.relative_time, self.output
-        if times is not None and times.past_labels:
+        specs = () if output.blend is None else output.blend.history
+        has_past = times is not None and times.past_labels
+        if has_past or any(spec.reads_labels for spec in specs):
             rows = self.env.bundle.training_tables.get(output.table or "")
             if rows is None or output.label not in rows.columns or rows.window is None:
                 found.append(
@@ -255,6 +259,7 @@ class NodeClassification(BlendedTask[NodeBatch]):
             self.max_age(seeds.time_unit),
             edge_features=(target.arguments.edge_feature or EDGE_ATTR,),
             num_windows=1 if output.problem == "multi_class" else output.num_outputs,
+            labels=self.table_labels if target.arguments.past_labels else None,
         )
 
     @cached_property
@@ -266,11 +271,7 @@ class NodeClassification(BlendedTask[NodeBatch]):
     @cached_property
     def past_columns(self) -> list[HistoryColumn]:
         """Descriptions of the columns of `PastLabels.columns`."""
-        output = self.output
-        scores = [output.label]
-        if output.num_scores > 1:
-            scores = [f"{output.label}={name}" for name in output.shown_classes]
-        return PastLabels.describe(output.table or output.node_type, scores)
+        return PastLabels.describe(self.table_labels.table, self.table_labels.names)
 
     def past_in_units(self, columns: np.ndarray) -> np.ndarray:
         """Columns of past labels as numbers of labels, times and labels."""
@@ -316,22 +317,33 @@ class NodeClassification(BlendedTask[NodeBatch]):
 
     @cached_property
     def _earlier_labels(self) -> PastLabels:
-        output = self.output
-        rows = self.env.bundle.training_tables.get(output.table or "")
-        if rows is None or output.label not in rows.columns or rows.time is None:
+        """Earlier labels of entities, as probabilities of classes or numbers."""
+        labels, output = self.table_labels, self.output
+        if labels.rows is None:
             warn(
                 f"the graph has no training table {output.table!r} with {output.label!r}. The "
                 "model reads labels of earlier rows, and predicts worse without."
             )
-            return PastLabels.none(output.num_outputs)
-        labels = self.env.bundle.row_column(rows, output.label)
+        if output.num_scores < output.num_outputs:  # two classes
+            labels = replace(labels, scores=np.concatenate([1 - labels.scores, labels.scores], 1))
+        return labels.of(lambda entities, _: entities)
+
+    @cached_property
+    def table_labels(self) -> TableLabels:
+        output, bundle = self.output, self.env.bundle
+        names = [output.label]
+        if output.num_scores > 1:
+            names = [f"{output.label}={name}" for name in output.shown_classes]
+        table = output.table or ""
+        rows = bundle.training_tables.get(table)
+        if rows is None or output.label not in rows.columns or rows.time is None:
+            none = np.empty((0, len(names)))
+            return TableLabels(None, none[:, 0].astype(np.int64), none, None, table, names)
+        labels, weights = bundle.row_column(rows, output.label), bundle.row_weights(rows)
         known = np.flatnonzero(has_label(labels))
-        scores = labels[known].reshape(len(known), -1)
-        is_class = output.problem == "multi_class"
-        scores = scores == np.arange(output.num_outputs) if is_class else scores
-        weights = self.env.bundle.row_weights(rows)
+        scores = replace(output, scale=None).scores(np.asarray(labels[known])).astype(np.float64)
         weights = None if weights is None else weights[known]
-        return PastLabels.of(rows, known, scores.astype(np.float64), weights)
+        return TableLabels(rows, known, scores, weights, table, names)
 
     def groups(self, rows: np.ndarray) -> np.ndarray:
         return self.target.seeds.node_ids(rows)
