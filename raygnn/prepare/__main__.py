@@ -29,6 +29,7 @@ from raygnn.data.tables.pyg import load_pyg, tables_from_pyg
 from raygnn.data.tables.source import is_database
 from raygnn.errors import ConfigError, DataError, RaygnnError
 from raygnn.json_output import with_json
+from raygnn.prepare.column_labels import write_column_labels
 from raygnn.prepare.draft import repair_tables, write_draft
 from raygnn.prepare.drafts.roles import GUESS
 from raygnn.prepare.label_query import LabelQuery, links_have_no_weights, parse_questions
@@ -148,16 +149,14 @@ def _write_labels(args: argparse.Namespace) -> None:
     if args.pql is not None:
         _translate(args)
     query = _label_query(args)
-    times = LabelTimes(
-        _parse_time(args.val, "--val"),
-        _parse_time(args.test, "--test"),
-        parse_duration(args.every, "--every"),
-        args.eval_times,
-    )
+    times = None if query.answers else _label_times(args)
     print(query.sql.strip().replace("{window}", query.window), flush=True)
     on_error = args.on_error or ("drop" if drops_rows(args.graph) else "fail")
-    drops, outside = on_error == "drop", args.allow_outside
-    labels = write_labels(args.graph, query, times, args.name, drops, args.overwrite, outside)
+    more = (args.name, on_error == "drop", args.overwrite, args.allow_outside)
+    if times is None:
+        labels = write_column_labels(args.graph, query, *more)
+    else:
+        labels = write_labels(args.graph, query, times, *more)
     print(f"wrote {labels.kind} {args.name} into {redact(args.graph)}")
     asked = args.predict if query.joined else []
     for i, question in enumerate(asked):
@@ -170,6 +169,23 @@ def _write_labels(args: argparse.Namespace) -> None:
     print(f"next: raygnn train {shlex.quote(redact(labels.config))}")
     give_result(
         out=redact(args.graph), config=redact(labels.config), table=args.name, sql=query.sql
+    )
+
+
+def _label_times(args: argparse.Namespace) -> LabelTimes:
+    needed = {"--every": args.every, "--val": args.val, "--test": args.test}
+    if missing := [option for option, value in needed.items() if value is None]:
+        raise ConfigError(
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} needed: rows have "
+            "times, such as --every 30d --val 2024-01-01 --test 2024-04-01. Only a question about "
+            'a column, such as --predict "users.plan", has none.',
+            id="prepare-options-clash",
+        )
+    return LabelTimes(
+        _parse_time(args.val, "--val"),
+        _parse_time(args.test, "--test"),
+        parse_duration(args.every, "--every"),
+        args.eval_times,
     )
 
 
@@ -204,6 +220,16 @@ def _label_query(args: argparse.Namespace) -> LabelQuery:
         tables = query_tables(args.graph, args.allow_outside)
         more = (args.active, args.weight, args.horizons, args.assuming)
         query = parse_questions(args.predict, args.node_type, tables, *more)
+        of_times = (args.every, args.val, args.test, window, args.active, args.assuming)
+        if query.answers and (any(of_times) or args.horizons != 1):
+            raise ConfigError(
+                "--every, --val, --test, --window, --active, --assuming and --horizons are invalid "
+                "for a question about a column, whose rows have no times. Leave them out, or ask "
+                "about events over a window.",
+                id="prepare-options-clash",
+            )
+        if query.answers:
+            return query
         if window not in {None, query.window}:
             raise ConfigError(
                 f"--window={args.window!r} is invalid: the question is over {query.window}. "
@@ -378,7 +404,8 @@ def _add_labels(commands: Any) -> None:
         "--predict",
         action="append",
         metavar="QUESTION",
-        help='such as "count(purchases) over 30d > 0"; repeated, the outputs of one model',
+        help='such as "count(purchases) over 30d > 0"; repeated, the outputs of one model; '
+        'or a column, such as "users.plan"',
     )
     add("--pql", metavar="QUERY", help="a query of Kumo: PREDICT ... FOR EACH ... WHERE ...")
     add("--for", dest="node_type", metavar="TYPE", help="node type of the entities")
@@ -405,10 +432,10 @@ def _add_labels(commands: Any) -> None:
         metavar="SQL",
         help="weight of a row, from columns of its entity; with --sql: a column of the result",
     )
-    add("--every", required=True, metavar="D", help="interval between two times: 30d, 12h, 4w, 1mo")
+    add("--every", metavar="D", help="interval between two times: 30d, 12h, 4w, 1mo")
     add("--window", metavar="D", help="length of the label window, {window} in SQL")
-    add("--val", required=True, metavar="TIME", help="first time of the validation rows")
-    add("--test", required=True, metavar="TIME", help="first time of the test rows")
+    add("--val", metavar="TIME", help="first time of the validation rows")
+    add("--test", metavar="TIME", help="first time of the test rows")
     add(
         "--eval-times",
         type=int,

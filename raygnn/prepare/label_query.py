@@ -16,6 +16,7 @@ from raygnn.prepare.question import (
     Name,
     Question,
     Text,
+    parse_column,
     parse_duration,
     parse_entities,
     parse_expression,
@@ -67,13 +68,14 @@ class LabelQuery:
 
     Attributes:
         sql: reads `timestamps(timestamp)` and the tables of the graph; `{window}` is the window.
-        window: as an SQL interval, such as `30 days`.
+        window: as an SQL interval, such as `30 days`; empty if the label is a column.
         node_type: type of the entities; None infers it from column names.
         target_type: type of the elements of a list, for links.
         option: where the query comes from.
         weight: column of the result with the weights of rows.
         joined: columns of several questions or windows, which are one label with as many outputs.
         events: tables that a question is about.
+        answers: node types and columns that make the label, which may not be features.
     """
 
     sql: str
@@ -84,6 +86,7 @@ class LabelQuery:
     weight: str | None = None
     joined: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
+    answers: tuple[tuple[str, str], ...] = ()
 
 
 def longest(window: str) -> str:
@@ -224,11 +227,13 @@ class _JoinedRows:
 
     Attributes:
         joined: alias and needed columns by way.
+        found: tables and columns that conditions name.
     """
 
     tables: QueryTables
     table: str
     joined: dict[tuple[_Reference, ...], tuple[str, dict[str, None]]] = field(default_factory=dict)
+    found: dict[tuple[str, str], None] = field(default_factory=dict)
 
     def column(self, way: Sequence[_Reference], column: str) -> str:
         """SQL of a column at the end of a way of references."""
@@ -266,6 +271,7 @@ class _JoinedRows:
             table = way[-1].other if way else self.table
             columns = {each.lower(): each for each in self.tables.columns[table]}
             if (column := columns.get(".".join(parts).lower())) is not None:
+                self.found[table, column] = None
                 return self.column(way, column)
             ways = self._ways(table, parts)
             if not ways:
@@ -355,9 +361,11 @@ def parse_questions(
     first event in any table on.
 
     Args:
-        questions: each `AGGREGATE(TABLE.COLUMN by REFERENCE where CONDITION) over WINDOW after
-            OFFSET > NUMBER`. Column, reference, condition (also at the end), offset and comparison
-            are optional. Aggregates are joined by `+ - * /`, comparisons, `and`, `or`, `not`.
+        questions: a column of the entities, such as `users.plan`, or its comparison; or questions
+            about events, each `AGGREGATE(TABLE.COLUMN by REFERENCE where CONDITION) over WINDOW
+            after OFFSET > NUMBER`. Column, reference, condition (also at the end), offset and
+            comparison are optional. Aggregates are joined by `+ - * /`, comparisons, `and`, `or`
+            and `not`.
         entities: a node type, with an optional condition: `users where country = 'DE'`.
         active: duration before each time, or a comparison such as `count(orders) over 90d > 2`.
             Rows contain only entities with an event in it, or for which it holds.
@@ -368,23 +376,16 @@ def parse_questions(
     Raises:
         ConfigError: it does not parse, or names unknown tables or columns.
     """
+    if (column := parse_column(questions[0])) is not None and not questions[1:]:
+        return _column_query(column, entities, tables, weight)
     parsed = [parse_expression(question) for question in questions]
     _check_joined(parsed, questions)
     asked = parsed
     if horizons != 1:
         pairs = zip(parsed, questions, strict=True)
         asked = [each for pair in pairs for each in _successive(*pair, horizons)]
-    entity_name, condition = parse_entities(entities)
-    node_types = tables.graph.node_types
-    node_type = tables.named(str(entity_name), node_types)
-    if node_type is None:
-        types = choose_from(str(entity_name), list(node_types), "Name one of")
-        raise ConfigError(
-            f"--for={entities!r} is invalid: the graph has no node type {str(entity_name)!r}. "
-            f"{types}.",
-            id="labels-node-type",
-        )
-    entity = node_types[node_type]
+    node_type, condition = _find_entities(entities, tables)
+    entity = tables.graph.node_types[node_type]
     made, labels = list[_Events](), dict[str, str]()
     for number, each in enumerate(asked, start=1):
         events_of = [
@@ -457,6 +458,41 @@ def parse_questions(
     outputs = tuple(labels) if asked[1:] else ()
     named = tuple(filter(None, map(tables.named, events)))
     return LabelQuery(sql, window, node_type, target_type, "--predict", weights, outputs, named)
+
+
+def _find_entities(entities: str, tables: QueryTables) -> tuple[str, Condition | None]:
+    """The node type of `--for`, and its condition."""
+    name, condition = parse_entities(entities)
+    node_types = tables.graph.node_types
+    node_type = tables.named(str(name), node_types)
+    if node_type is None:
+        raise ConfigError(
+            f"--for={entities!r} is invalid: the graph has no node type {str(name)!r}. "
+            f"{choose_from(str(name), list(node_types), 'Name one of')}.",
+            id="labels-node-type",
+        )
+    return node_type, condition
+
+
+def _column_query(
+    column: Condition, entities: str, tables: QueryTables, weight: str | None
+) -> LabelQuery:
+    """Rows of the entities for which a column, or a comparison of it, has a value."""
+    node_type, condition = _find_entities(entities, tables)
+    rows = _JoinedRows(tables, node_type)
+    value = rows.condition(column)
+    answers = tuple(rows.found)
+    weighs = ""
+    if weight is not None:
+        weighs = f", {rows.condition(Text(weight, '--weight').condition())} AS {WEIGHT}"
+    kept = "" if condition is None else f" AND {rows.condition(condition)}"
+    key = _quoted(tables.graph.node_types[node_type].id)
+    sql = (
+        f"SELECT x.{key} AS {key}, {value} AS label{weighs}\n"
+        f"FROM {rows.sql}\nWHERE {value} IS NOT NULL{kept}"
+    )
+    weights = WEIGHT if weighs else None
+    return LabelQuery(sql, "", node_type, None, "--predict", weights, answers=answers)
 
 
 @dataclass(frozen=True)

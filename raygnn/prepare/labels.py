@@ -101,24 +101,17 @@ def write_labels(
         ConfigError: times or names are invalid.
         DataError: the query fails, breaks a rule, or makes no rows for a split.
     """
-    manifest = Manifest.load(graph)
-    declared = {*manifest.training_tables, *(table.type[1] for table in manifest.label_edges)}
-    if name in declared and not overwrite:
-        raise ConfigError(
-            f"--name={name!r} is invalid: graph.yaml has labels of this name. Choose another "
-            "name, or replace them with --overwrite.",
-            id="labels-name-taken",
-        )
-    with _Tables(graph, query, drops, allow_outside) as tables:
+    manifest = load_for_labels(graph, name, overwrite)
+    with LabelTables(graph, query, drops, allow_outside) as tables:
         by_split = tables.times(times)
         asked = tables.run([time for split in by_split.values() for time in split])
-        columns = _RowColumns.of(asked, query, manifest)
+        columns = RowColumns.of(asked, query, manifest)
         num_unknown = tables.drop_unknown(columns, "asked")
         tables.check(columns, by_split)
         unrecorded = tables.drop_unrecorded(columns, by_split) if columns.labels else []
         warnings = tables.leaks(columns, manifest)
         rows = tables.rows(columns, by_split)
-    _check_weights(rows, columns.weight)
+    check_weights(rows, columns.weight)
     train = rows.filter(pc.equal(rows.column("split"), SPLIT_NAMES[0]))
     warnings += tuple(
         f"label {label} is {values[0].as_py()} in all training rows: there is nothing to learn. "
@@ -147,24 +140,53 @@ def write_labels(
     dropped = tables.num_rows - len(rows)
     if columns.target is None and dropped:
         lines.append(f"{dropped:,} rows without a label are left out")
-    _declare(graph, manifest, name, columns, rows, longest(query.window))
-    how: dict[str, Any] = {"name": f"{name}.yaml", "drops": drops, "overwrite": overwrite}
-    how["reverse_edges"] = reverse_edges_of(manifest)
+    declare_labels(graph, manifest, name, columns, rows, longest(query.window))
+    how: dict[str, Any] = {"drops": drops, "overwrite": overwrite}
+    config, more = write_labels_config(graph, manifest, name, columns, allow_outside, **how)
+    kind = "training table" if columns.target is None else "label edges"
+    return Labels(kind, (*lines, *more), warnings, config)
+
+
+def load_for_labels(graph: str, name: str, overwrite: bool) -> Manifest:
+    """The manifest. Raises a ConfigError if it has labels of this name that may not be replaced."""
+    manifest = Manifest.load(graph)
+    declared = {*manifest.training_tables, *(table.type[1] for table in manifest.label_edges)}
+    if name in declared and not overwrite:
+        raise ConfigError(
+            f"--name={name!r} is invalid: graph.yaml has labels of this name. Choose another "
+            "name, or replace them with --overwrite.",
+            id="labels-name-taken",
+        )
+    return manifest
+
+
+def write_labels_config(
+    graph: str,
+    manifest: Manifest,
+    name: str,
+    columns: RowColumns,
+    allow_outside: Sequence[str],
+    **how: Any,
+) -> tuple[str, list[str]]:
+    """Writes a config that learns labels, with further options of `write_config`.
+
+    Returns:
+        URI of the config, and lines to print.
+    """
+    how |= {"name": f"{name}.yaml", "reverse_edges": reverse_edges_of(manifest)}
+    how["allow_outside"] = [*places_outside(graph), *map(absolute, allow_outside)]
+    task, args, lines = "node_classification", dict[str, Any](table=name), list[str]()
     if columns.target is None:
-        kind, task = "training table", "node_classification"
-        args: dict[str, Any] = {"table": name}
         fanouts, far = fanouts_to_all(manifest, [columns.node_type])
         how["fanouts"] = fanouts or None
         if far:
             lines.append(f"no hop reaches {', '.join(far)} from {columns.node_type}")
     else:
         edge_type = edge_type_name((columns.node_type, name, columns.target_type or ""))
-        kind, task = "label edges", "link_prediction"
-        args = {"edge_type": edge_type, "labels": True}
+        task, args = "link_prediction", {"edge_type": edge_type, "labels": True}
         how["temporal"] = {"strategy": "last"}
-    outside = [*places_outside(graph), *map(absolute, allow_outside)]
-    config, _ = write_config(manifest_folder(graph), task, args, allow_outside=outside, **how)
-    return Labels(kind, tuple(lines), warnings, config)
+    config, _ = write_config(manifest_folder(graph), task, args, **how)
+    return config, lines
 
 
 def query_tables(graph: str, allow_outside: Sequence[str] = ()) -> QueryTables:
@@ -189,8 +211,8 @@ def _shown(time: datetime) -> str:
 
 
 @dataclass(frozen=True)
-class _RowColumns:
-    time: str
+class RowColumns:
+    time: str | None
     node: str
     node_type: str
     labels: tuple[str, ...]
@@ -209,7 +231,7 @@ class _RowColumns:
         return f'"{self.node}" IN (SELECT "{self.node}" FROM "{self.node_type}")'
 
     @classmethod
-    def of(cls, result: pa.Schema, query: LabelQuery, manifest: Manifest) -> _RowColumns:
+    def of(cls, result: pa.Schema, query: LabelQuery, manifest: Manifest) -> RowColumns:
         times = [field.name for field in result if pa.types.is_timestamp(field.type)]
         time = "timestamp" if "timestamp" in result.names else times[0] if len(times) == 1 else None
         if time is None:
@@ -237,7 +259,7 @@ class _RowColumns:
         return cls(time, node, fitting[0], (), labels[0], query.target_type)
 
 
-def _check_weights(rows: pa.Table, column: str | None) -> None:
+def check_weights(rows: pa.Table, column: str | None) -> None:
     if column is None:
         return
     weights = rows.column(column).to_numpy()
@@ -279,7 +301,7 @@ def _number_formats(table: NodeTable | EdgeTable) -> dict[str, Format]:
     return {name: form for name, form in columns if form in get_args(NumberFormat)}
 
 
-class _Tables:
+class LabelTables:
     def __init__(
         self, graph: str, query: LabelQuery, drops: bool, allow_outside: Sequence[str]
     ) -> None:
@@ -293,7 +315,7 @@ class _Tables:
         self.num_rows = 0
         self.notes: list[str] = []
 
-    def __enter__(self) -> _Tables:
+    def __enter__(self) -> LabelTables:
         for name, table in table_names(self._manifest).items():
             self._add(name, table)
         # A query reads the tables of the graph, and nothing else on this machine.
@@ -443,7 +465,7 @@ class _Tables:
             ) from error
         return self._connection.sql(f'SELECT * FROM "{into}" LIMIT 0').to_arrow_table().schema
 
-    def drop_unknown(self, columns: _RowColumns, table: str) -> int:
+    def drop_unknown(self, columns: RowColumns, table: str) -> int:
         """Leaves out rows of entities that the graph lacks, if asked to; returns their number."""
         if not self._drops:
             return 0
@@ -451,7 +473,7 @@ class _Tables:
         ((num_rows,),) = self._connection.execute(sql).fetchall()
         return int(num_rows)
 
-    def check(self, columns: _RowColumns, by_split: dict[str, list[datetime]]) -> None:
+    def check(self, columns: RowColumns, by_split: dict[str, list[datetime]]) -> None:
         """Checks the rows of `asked`.
 
         Raises:
@@ -494,7 +516,7 @@ class _Tables:
             self._compare(columns, [at], end, error)
 
     def drop_unrecorded(
-        self, columns: _RowColumns, by_split: dict[str, list[datetime]]
+        self, columns: RowColumns, by_split: dict[str, list[datetime]]
     ) -> list[str]:
         """Leaves out the first training and the last test times at which all labels are one value,
         unless chance explains it.
@@ -543,7 +565,7 @@ class _Tables:
 
     def _compare(
         self,
-        columns: _RowColumns,
+        columns: RowColumns,
         times: Sequence[datetime],
         until: datetime | None,
         error: RuleError,
@@ -579,7 +601,7 @@ class _Tables:
         if rows:
             raise self._broken(columns, rows[0], error)
 
-    def _broken(self, columns: _RowColumns, row: Sequence[Any], error: RuleError) -> DataError:
+    def _broken(self, columns: RowColumns, row: Sequence[Any], error: RuleError) -> DataError:
         time, node = row[:2]
         where = f"{self._query.option} is invalid in the row {columns.node}={node!r}"
         problem = error.problem
@@ -588,7 +610,7 @@ class _Tables:
             id=problem.id,
         )
 
-    def leaks(self, columns: _RowColumns, manifest: Manifest) -> tuple[str, ...]:
+    def leaks(self, columns: RowColumns, manifest: Manifest) -> tuple[str, ...]:
         found = []
         table = manifest.node_types[columns.node_type]
         features = {
@@ -613,7 +635,7 @@ class _Tables:
                     )
         return tuple(found)
 
-    def rows(self, columns: _RowColumns, by_split: dict[str, list[datetime]]) -> pa.Table:
+    def rows(self, columns: RowColumns, by_split: dict[str, list[datetime]]) -> pa.Table:
         cases = "".join(
             f" WHEN \"{columns.time}\" <= TIMESTAMP '{by_split[split][-1]}' THEN '{split}'"
             for split in SPLIT_NAMES
@@ -633,6 +655,20 @@ class _Tables:
             for field in table.schema
         ]
         return table.cast(pa.schema(fields))
+
+    def every_row(self, columns: RowColumns) -> pa.Table:
+        """All rows of `asked` in order, with truth as 0 and 1 and weights as numbers."""
+        rows = self._connection.sql("SELECT * FROM asked ORDER BY ALL").to_arrow_table()
+        fields = []
+        for field in rows.schema:
+            is_number = pa.types.is_decimal(field.type) or field.name == columns.weight
+            kind = pa.int64() if pa.types.is_boolean(field.type) else field.type
+            fields.append(pa.field(field.name, pa.float64() if is_number else kind))
+        return rows.cast(pa.schema(fields))
+
+    def count_rows(self, name: str) -> int:
+        (num_rows,) = self._one(f'SELECT count(*) FROM "{name}"')
+        return int(num_rows)
 
     def _shown_names(self) -> str:
         names = [name for name in table_names(self._manifest) if "__" not in name]
@@ -657,10 +693,16 @@ def _connect() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def _declare(
-    graph: str, manifest: Manifest, name: str, columns: _RowColumns, rows: pa.Table, window: str
+def declare_labels(
+    graph: str,
+    manifest: Manifest,
+    name: str,
+    columns: RowColumns,
+    rows: pa.Table,
+    window: str | None = None,
 ) -> None:
-    common = {"time": columns.time, "split": "split"}
+    """Writes rows into a file, and their entry into graph.yaml."""
+    common = {"time": columns.time, "split": "split"} if columns.time is not None else {}
     entry: dict[str, Any]
     if columns.target is None:
         section, files = "training_tables", f"training_tables/{name}.parquet"
@@ -669,7 +711,8 @@ def _declare(
             labels = {"y" if len(columns.labels) == 1 else label: label for label in columns.labels}
         entry = {"files": files, "node_type": columns.node_type, "node": columns.node}
         weight = {} if columns.weight is None else {"weight": columns.weight}
-        entry |= {"labels": labels, **weight, **common, "window": window}
+        entry |= {"labels": labels, **weight, **common}
+        entry |= {} if window is None else {"window": window}
     else:
         section, files = "label_edges", f"label_edges/{name}.parquet"
         entry = {"type": [columns.node_type, name, columns.target_type], "files": files}
@@ -683,16 +726,17 @@ def _declare(
     expected = Manifest.model_validate(content)
     write_parquet(rows, join(manifest_folder(graph), files))
     uri = manifest_uri(graph)
-    if expected == manifest:
-        return
-    text = _with_entry(read_text(uri), section, name, entry)
+    if expected != manifest:
+        write_manifest(uri, _with_entry(read_text(uri), section, name, entry), expected)
+
+
+def write_manifest(uri: str, text: str, expected: Manifest) -> None:
+    """Writes an edited text, or if it is not what is expected, the whole manifest anew."""
     try:
         is_right = Manifest.parse(text) == expected
     except DataError:
         is_right = False
-    if not is_right:  # graph.yaml is in another style
-        text = expected.dump()
-    write_text(uri, text)
+    write_text(uri, text if is_right else expected.dump())  # graph.yaml may be in another style
 
 
 def written_labels(manifest: Manifest) -> dict[str, list[tuple[str, dict[str, Any]]]]:

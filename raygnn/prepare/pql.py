@@ -82,15 +82,7 @@ def translate(pql: str) -> Translation:
             )
     predict, start = clauses["PREDICT"]
     asked = _translated(text, predict, start, is_past=False)
-    column = re.search(r"\w+\.\w+", predict)
-    if asked == predict:
-        raise text.error(
-            "it predicts a column, not events of a window",
-            "To fill it in where it is missing, run raygnn prepare draft FOLDER --overwrite "
-            f"--task {column[0] if column else 'TABLE.COLUMN'}; probabilities of its values answer "
-            "comparisons",
-            at=start,
-        )
+    asked = _as_sql(asked) if asked == predict else asked  # a column
     notes = []
     entities, start = clauses["FOR"]
     found = re.fullmatch(r"([\w-]+)\.[\w-]+(.*)", entities)

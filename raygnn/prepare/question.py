@@ -189,16 +189,16 @@ def parse_duration(text: str, option: str) -> str:
     return f"{number} {found[0] if number > 1 else found[0][:-1]}"
 
 
+def parse_column(question: str) -> Condition | None:
+    """The SQL of a question about a column, such as `users.age > 40`; None for other questions."""
+    text = Text(question, "--predict")
+    is_column = re.match(rf"\s*(?:{_NAME})\.{_CHAIN}(?!\s*\(|[\w.])", question) is not None
+    return text.condition() if is_column else None
+
+
 def parse_expression(question: str, option: str = "--predict") -> Question:
     """Parses aggregates with arithmetic, comparisons, AND, OR and NOT. An error names its place."""
     parser = _Parser(Text(question, option))
-    if re.fullmatch(rf"\s*(?:{_NAME})\.{_CHAIN}\s*", question):
-        raise parser.text.error(
-            "a column has no window",
-            "To fill it in where it is missing, run raygnn prepare draft FOLDER --overwrite --task "
-            f"{question.strip()}",
-            at=0,
-        )
     sql, kind = parser.alternatives()
     if len(parser.aggregates) == 1 and parser.text.word("where"):
         condition = parser.text.condition()

@@ -90,6 +90,54 @@ def test_rows_have_weights(shop: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "prepare-options-clash" in ids_of(capsys.readouterr().err)
 
 
+def test_columns_make_rows_without_times(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def ask(*options: str) -> int:
+        return prepare(["labels", str(shop), "--name", "asked", "--overwrite", *options])
+
+    users = pd.read_csv(shop / "users.csv")
+    users["city"] = ["Bonn", "Kyiv", None, "Bonn"] * 5
+    users.to_csv(shop / "users.csv", index=False)
+    text = (shop / "graph.yaml").read_text()
+    drafted = text.replace("{x: [age]}}  # people", "{x: [age, city]}}  # people")
+    known = users[users.city.notna()]
+    (shop / "graph.yaml").write_text(drafted)
+    asked = ("--predict", "user.city", "--for", "user", "--weight", "age / 2")
+    assert ask(*asked) == 0
+    assert "15 of 20 user have a label" in capsys.readouterr().out
+    rows = _read(shop).set_index("user_id")
+    assert rows["label"].to_dict() == dict(zip(known.user_id, known.city, strict=True))
+    assert np.allclose(rows.weight, known.set_index("user_id").age[rows.index] / 2)
+    graph = Manifest.load(str(shop))
+    table = graph.training_tables["asked"]
+    assert (table.time, table.split, table.window, table.weight) == (None, None, None, "weight")
+    assert graph.node_types["user"].features["x"].column_names == ("age",)
+    assert load_config(str(shop / "asked.yaml")).config.data.splits.type == "hash"
+    # A comparison, for some of the entities; lines of other tables and comments stay.
+    block = "    features:\n      x:\n        - {column: age, transform: auto}\n        - city\n"
+    lines = text.replace(", features: {x: [age]}}", "}").replace(
+        "user: {files: users.csv, id: user_id, time: joined}",
+        f"user:\n    files: users.csv\n    id: user_id\n{block}    time: joined",
+    )
+    (shop / "graph.yaml").write_text(lines)
+    pql = "PREDICT user.age > 40 FOR EACH user.user_id WHERE user.city IS NOT NULL"
+    assert ask("--pql", pql) == 0
+    rows = _read(shop).set_index("user_id")
+    older = (known.age > 40).astype(int)
+    assert rows["label"].to_dict() == dict(zip(known.user_id, older, strict=True))
+    written = (shop / "graph.yaml").read_text()
+    assert written.startswith(lines.replace("        - {column: age, transform: auto}\n", ""))
+    for wrong, problem in (
+        (["--predict", "user.town"], "labels-question"),
+        (["--predict", "user.city", "--every", "9d"], "prepare-options-clash"),
+        (["--predict", "user.city", "--horizons", "2"], "prepare-options-clash"),
+        (["--predict", "user.age > 4"], "labels-one-value"),
+        (["--predict", "count(purchases) over 9d", "--val", "2024-02-01"], "prepare-options-clash"),
+    ):
+        assert ask(*wrong, "--for", "user") == 2
+        assert ids_of(capsys.readouterr().err) == (problem,)
+    assert (shop / "graph.yaml").read_text() == written
+
+
 def _expected(folder: Path, window: int) -> list[tuple[str, pd.Timestamp, str, pd.DataFrame]]:
     """User, time, split and the purchases of the window, by the rolling rule."""
     users = pd.read_csv(folder / "users.csv", parse_dates=["joined"])

@@ -48,6 +48,10 @@ from tests.unit.prepare.test_questions import make_tables, query_tables
             ),
         ),
         (
+            "PREDICT users.country CONTAINS 'D' FOR EACH users.user_id WHERE users.user_id > 2",
+            ("users.country LIKE '%D%'", "users where users.user_id > 2", None),
+        ),
+        (
             "PREDICT LIST_DISTINCT(orders.product, 0, 30, days) RANK TOP 10 FOR EACH users.user_id",
             ("list(orders.product) over 30d", "users", None),
         ),
@@ -99,7 +103,6 @@ def test_queries_become_questions_of_the_graph(
 @pytest.mark.parametrize(
     ("pql", "place", "values"),
     [
-        ("PREDICT users.age > 4 FOR EACH users.user_id", "users.age", ["--task users.age"]),
         (
             "PREDICT LIST_DISTINCT(o.p, 0, 3) CLASSIFY FOR EACH u.id",
             "FOR",

@@ -410,7 +410,7 @@ def test_lists_leave_out_the_reference_to_the_entity() -> None:
         ("(count(orders) over 30d > 0) + 1", "(count", ["not a number"]),
         ("list(orders.product) over 30d > 1", "list", ["list"]),
         ("3 > 2", "3", ["aggregate"]),
-        ("products.category", "products", ["--task"]),
+        ("products.category > 3", "products", ["country"]),
         ("count(products) over 30d", "products", ["time"]),
     ],
 )

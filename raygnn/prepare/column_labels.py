@@ -1,0 +1,117 @@
+"""Rows of (entity, label) from a column of the entities, to fill it in where it is missing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raygnn.data.filesystem import read_text
+from raygnn.data.manifest import Manifest, manifest_uri
+from raygnn.errors import DataError
+from raygnn.prepare.drafts.columns import FEW_CLASSES
+from raygnn.prepare.label_query import LabelQuery
+from raygnn.prepare.labels import (
+    Labels,
+    LabelTables,
+    RowColumns,
+    check_weights,
+    declare_labels,
+    load_for_labels,
+    write_labels_config,
+    write_manifest,
+)
+
+_SPLITS = {"type": "hash", "fractions": [0.8, 0.1, 0.1]}
+_LABEL = "label"
+
+
+def write_column_labels(
+    graph: str,
+    query: LabelQuery,
+    name: str,
+    drops: bool = False,
+    overwrite: bool = False,
+    allow_outside: Sequence[str] = (),
+) -> Labels:
+    """Writes a training table without times, and takes the column out of the features.
+
+    Args:
+        graph: folder of the graph; a local path or any fsspec URI.
+        query: with `answers`.
+        name, drops, overwrite, allow_outside: as for `write_labels`.
+    Raises:
+        ConfigError: the name is taken.
+        DataError: the query fails, or all entities have the same value or none.
+    """
+    manifest = load_for_labels(graph, name, overwrite)
+    assert query.node_type is not None
+    key = manifest.node_types[query.node_type].id
+    columns = RowColumns(None, key, query.node_type, (_LABEL,), weight=query.weight)
+    features = _without(manifest, query.answers)
+    with LabelTables(graph, query, drops, allow_outside) as tables:
+        tables.run([])
+        num_unknown = tables.drop_unknown(columns, "asked")
+        warnings = tables.leaks(columns, features)
+        rows = tables.every_row(columns)
+        num_entities = tables.count_rows(query.node_type)
+    check_weights(rows, columns.weight)
+    values, lines = rows.column(_LABEL), list[str]()
+    num_values = len(pc.unique(values))
+    if num_values < 2:
+        raise DataError(
+            f"--predict is invalid: {len(rows):,} {query.node_type} have a label, with "
+            f"{num_values} values, and there is nothing to learn. Ask for another column.",
+            id="labels-one-value",
+        )
+    if pa.types.is_integer(values.type) and num_values > FEW_CLASSES:
+        position = rows.schema.get_field_index(_LABEL)
+        rows = rows.set_column(position, _LABEL, values.cast(pa.float64()))
+        lines.append(f"{num_values:,} whole numbers are read as numbers, not as classes")
+    lines.insert(0, f"{len(rows):,} of {num_entities:,} {query.node_type} have a label")
+    if num_unknown:
+        lines.append(f"{num_unknown:,} rows of unknown {query.node_type} are left out")
+    if features != manifest:
+        uri, text = manifest_uri(graph), read_text(manifest_uri(graph))
+        for node_type, column in query.answers:
+            text = _without_lines(text, node_type, column)
+            lines.append(f"{node_type}.{column} is no feature any more; draft again to restore it")
+        write_manifest(uri, text, features)
+    declare_labels(graph, features, name, columns, rows)
+    how: dict[str, Any] = {"splits": _SPLITS, "drops": drops, "overwrite": overwrite}
+    config, more = write_labels_config(graph, features, name, columns, allow_outside, **how)
+    return Labels("training table", (*lines, *more), warnings, config)
+
+
+def _without(manifest: Manifest, answers: Sequence[tuple[str, str]]) -> Manifest:
+    """The manifest without features of these node types and columns."""
+    content = manifest.model_dump(mode="json")
+    for node_type, column in answers:
+        kept = {}
+        for name, spec in content["node_types"][node_type]["features"].items():
+            if "columns" not in spec:
+                kept |= {} if column in spec.values() else {name: spec}
+                continue
+            names = [each if isinstance(each, str) else each["column"] for each in spec["columns"]]
+            pairs = zip(names, spec["columns"], strict=True)
+            if others := [each for name_of, each in pairs if name_of != column]:
+                kept[name] = {**spec, "columns": others}
+        content["node_types"][node_type]["features"] = kept
+    return Manifest.model_validate(content)
+
+
+def _without_lines(text: str, node_type: str, column: str) -> str:
+    """A graph.yaml in the style of drafts without a feature, which has a line of its own."""
+    quoted = rf"[\"']?{re.escape(column)}[\"']?"
+    line = rf"^ +- (\{{column: {quoted}[,}}].*|{quoted})[ \t]*(#.*)?\n"
+    empty = r"^ +features:[ \t]*\n +\S+:[ \t]*\n(?! +- )"
+    block = rf"^  [\"']?{re.escape(node_type)}[\"']?:.*\n(?:   .*\n|\n)*"
+
+    def shortened(found: re.Match[str]) -> str:
+        rest = re.sub(line, "", found[0], flags=re.MULTILINE)
+        return re.sub(empty, "", rest, flags=re.MULTILINE)
+
+    return re.sub(block, shortened, text, count=1, flags=re.MULTILINE)
