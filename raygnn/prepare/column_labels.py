@@ -90,7 +90,7 @@ def _without(manifest: Manifest, answers: Sequence[tuple[str, str]]) -> Manifest
     """The manifest without features of these node types and columns."""
     content = manifest.model_dump(mode="json")
     for node_type, column in answers:
-        kept = {}
+        kept: dict[str, Any] = {}
         for name, spec in content["node_types"][node_type]["features"].items():
             if "columns" not in spec:
                 kept |= {} if column in spec.values() else {name: spec}

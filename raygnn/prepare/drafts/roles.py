@@ -34,6 +34,7 @@ _GAPS = 0.02  # rows without one of two ends are still rows; as edges, they woul
 _LOOKUP = 20  # rows of a table of categories, about which nobody asks
 _ROW_ID = "row_id"
 _WINDOWS = (30, 7, 1)  # days of the question about the future
+_NEARLY_ALL = 0.95  # share of entities with events from which the question is trivial
 
 
 class Roles(NamedTuple):
@@ -406,17 +407,27 @@ def _question(tables: Sequence[Table], folder: str) -> str | None:
     _, events, entity, time, sides = max(found, key=lambda each: each[:3])
     by = f" by {sides[0].column}" if len(sides) > 1 else ""
     first, last = time.span
-    for days in _WINDOWS:
-        window = timedelta(days)
-        test = (last - window).date()
-        val = test - window
-        if val - 2 * window > first.date():
-            ask = (
-                f'raygnn prepare labels {shlex.quote(folder)} --predict "count({events}{by}) over '
-                f'{days}d > 0" --for {entity} --every {days}d --val {val} --test {test} '
-                f"--name {type_name(events)}_soon"
-            )
-            if by:
-                ask += f"  # or by {sides[1].column}; without by, both count"
-            return ask
-    return None
+    fitting = [days for days in map(timedelta, _WINDOWS) if (last - 4 * days).date() > first.date()]
+    if not fitting:
+        return None
+    # Of monthly payments, a month asks little, and a week more.
+    ids = next(table for table in tables if table.name == events).columns[sides[0].column].ids
+    telling = [days for days in fitting if _share_again(ids, time.times, days) < _NEARLY_ALL]
+    window = (telling or fitting)[0]
+    test = (last - window).date()
+    ask = (
+        f'raygnn prepare labels {shlex.quote(folder)} --predict "count({events}{by}) over '
+        f'{window.days}d > 0" --for {entity} --every {window.days}d --val {test - window} '
+        f"--test {test} --name {type_name(events)}_soon"
+    )
+    return ask + (f"  # or by {sides[1].column}; without by, both count" if by else "")
+
+
+def _share_again(ids: pa.ChunkedArray, times: pa.Array, window: timedelta) -> float:
+    """Share of the entities of events in three windows that have one in the last window, too."""
+    last = pc.max(times).as_py()
+    late = pc.greater(times, pa.scalar(last - window, times.type))
+    early = pc.greater(times, pa.scalar(last - 4 * window, times.type))
+    before = pc.unique(ids.filter(pc.and_not(early, late))).drop_null()
+    again = pc.is_in(before, value_set=pc.unique(ids.filter(late)))
+    return pc.mean(again).as_py() or 0.0

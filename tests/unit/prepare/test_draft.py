@@ -1047,6 +1047,16 @@ def test_questions_are_drafted_for_both_sides_and_for_things(tmp_path: Path) -> 
     assert question.endswith("# or by loser_id; without by, both count")
 
 
+def test_questions_are_not_about_what_always_happens(tmp_path: Path) -> None:
+    """Each loan is paid once a month, so the question is about a week."""
+    loans, due = np.arange(40) + 100, np.arange(40) % 28
+    write(tmp_path, "loans.csv", loan_id=loans, rate=some([0.02, 0.03], 40))
+    paid = np.datetime64("2023-01-01") + (due[:, None] + 30 * np.arange(12)).ravel()
+    write(tmp_path, "payments.csv", loan_id=loans.repeat(12), paid=[str(day) for day in paid])
+    question = draft(str(tmp_path)).task.question
+    assert '--predict "count(payments) over 7d > 0" --for loans --every 7d' in question
+
+
 def test_questions_are_about_those_who_buy_not_what_is_bought(tmp_path: Path) -> None:
     write(tmp_path, "households.csv", household_id=range(1, 61), size=some([1, 2, 3], 60))
     write(tmp_path, "products.csv", product_id=range(900, 1100), brand=some(["a", "b"], 200))
