@@ -49,20 +49,31 @@ class Tools:
         return _run("prepare", "draft", tables, *_option("--out", out))
 
     def labels(
-        self, tables: str, predict: str, entity: str, every: str, val: str, test: str, name: str
+        self,
+        tables: str,
+        predict: str | list[str],
+        entity: str,
+        name: str,
+        every: str | None = None,
+        val: str | None = None,
+        test: str | None = None,
+        options: dict[str, str] | None = None,
     ) -> dict[str, Any]:
         """Makes a training table of (entity, time, label) from a question, and NAME.yaml to train.
 
         Args:
-            predict: such as "count(orders) over 30d > 0"; grammar in docs/training-tables.md.
+            predict: such as "count(orders) over 30d > 0"; grammar in docs/training-tables.md. A
+                list is the outputs of one model. "users.plan" fills in a column, without times.
             entity: the node type of graph.yaml that the question is about.
             every: distance of the rows' times, such as 30d.
             val, test: dates at which the rows of validation and test begin.
+            options: others of `raygnn prepare labels`, such as {"active": "90d", "horizons": "4"}.
         """
-        question = ["--predict", predict, "--for", entity, "--every", every]
-        return _run(
-            "prepare", "labels", tables, *question, "--val", val, "--test", test, "--name", name
-        )
+        questions = [predict] if isinstance(predict, str) else predict
+        given = {"for": entity, "every": every, "val": val, "test": test, "name": name}
+        chosen = [*(("predict", each) for each in questions), *(given | (options or {})).items()]
+        arguments = [f"--{key}={value}" for key, value in chosen if value is not None]
+        return _run("prepare", "labels", tables, *arguments)
 
     def train(
         self, config: str, name: str, overrides: dict[str, Any] | None = None

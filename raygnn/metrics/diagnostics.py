@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -94,7 +95,9 @@ class Calibration(Diagnostic):
     """Accuracy by predicted probability, in ten bins of equal width.
 
     `error` is the expected calibration error: the mean over rows of the distance between the
-    accuracy of a bin and its mean probability. Source: Guo et al. 2017, eq. 3.
+    accuracy of a bin and its mean probability. Source: Guo et al. 2017, eq. 3. `by_chance` is the
+    error to expect of exactly calibrated probabilities with as many independent rows in each bin:
+    the mean distance of a normal variable from its mean.
     """
 
     name = "calibration"
@@ -110,11 +113,15 @@ class Calibration(Diagnostic):
         sums = state.view(3, _NUM_BINS)
         rows, right, probability = sums[:, sums[0] > 0]
         distance = (right - probability).abs().sum() / rows.sum()
+        confidence = probability / rows
+        variance = (confidence * (1 - confidence)).clamp(min=0)
+        spread = (2 / math.pi * rows * variance).sqrt()
         return {
             "error": float(distance),
+            "by_chance": float(spread.sum() / rows.sum()),
             "rows": rows.long().tolist(),
             "accuracy": (right / rows).tolist(),
-            "confidence": (probability / rows).tolist(),
+            "confidence": confidence.tolist(),
         }
 
 

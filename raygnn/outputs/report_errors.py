@@ -83,6 +83,8 @@ def _errors_of(metrics: Mapping[str, Any]) -> Errors:
         tables |= _most_confused(f"Most often confused, {SPLITS[split]}", figures)
     for split, figures in metrics.get("calibration", {}).items():
         title = f"Calibration, {SPLITS[split]}: expected error {figures['error']:.3f}"
+        if (by_chance := figures.get("by_chance")) is not None:
+            title += f" ({by_chance:.3f} by chance)"
         curves = {"accuracy": _curve(figures)}
         if before := metrics.get("uncalibrated", {}).get(split):
             title += f", before scaling {before['error']:.3f}"

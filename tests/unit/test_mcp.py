@@ -77,6 +77,14 @@ def test_an_agent_gets_from_tables_to_predictions(
         dates = {"val": "2023-08-01", "test": "2023-09-15"}
         asked = await _call(client, "labels", tables="store", name="soon", **question, **dates)
         assert asked["exit_status"] == 0, asked["output"]
+        question["predict"] = [question["predict"], "exists(orders) over 28d"]
+        active = {"active": "60d"}
+        asked = await _call(
+            client, "labels", tables="store", name="two", options=active, **question, **dates
+        )
+        assert asked["exit_status"] == 0, asked["output"]
+        assert asked["sql"].count(" AS label_") == 2
+        assert "recent AS" in asked["sql"]
         wrong = await _call(client, "train", config="store/soon.yaml", name="a", overrides={"x": 1})
         assert wrong["exit_status"] == 2
         assert "config-unknown-key" in wrong["output"]

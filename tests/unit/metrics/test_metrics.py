@@ -162,6 +162,19 @@ def test_probabilities_drawn_as_they_say_are_calibrated() -> None:
         assert low <= calibration.describe()["error"] <= high
 
 
+def test_few_rows_have_an_error_by_chance() -> None:
+    """On average over draws of labels from the probabilities themselves."""
+    draw = torch.Generator().manual_seed(0)
+    probability = 0.5 + torch.rand(300, generator=draw) / 2
+    scores = torch.stack([torch.zeros(300), probability.logit()], 1)
+    calibration, errors = Calibration(2, "multi_class"), []
+    for _ in range(300):
+        target = (torch.rand(300, generator=draw) < probability).long()
+        calibration.compute(calibration.update(scores, target))
+        errors.append(calibration.describe()["error"])
+    assert calibration.describe()["by_chance"] == pytest.approx(np.mean(errors), rel=0.05)
+
+
 def test_errors_by_value_are_means_of_bins() -> None:
     errors = ErrorsByValue(1, "regression", torch.tensor([1.0, 2.0]).double())
     actual = torch.tensor([0.5, 1.0, 1.5, 9.0])
