@@ -40,13 +40,14 @@ class Tools:
     def __init__(self) -> None:
         self._started: dict[str, tuple[subprocess.Popen[bytes], IO[bytes]]] = {}
 
-    def draft(self, tables: str, out: str | None = None) -> dict[str, Any]:
+    def draft(self, tables: str, out: str | None = None, overwrite: bool = False) -> dict[str, Any]:
         """Describes a folder of CSV or Parquet files, or a database URL, as a graph.
 
         Writes graph.yaml and train.yaml into the folder (for a database, into `out`), and prints
         the references found and a command for labels. Review graph.yaml.
         """
-        return _run("prepare", "draft", tables, *_option("--out", out))
+        more = ["--overwrite"] if overwrite else []
+        return _run("prepare", "draft", tables, *_option("--out", out), *more)
 
     def labels(
         self,
@@ -58,6 +59,7 @@ class Tools:
         val: str | None = None,
         test: str | None = None,
         options: dict[str, str] | None = None,
+        overwrite: bool = False,
     ) -> dict[str, Any]:
         """Makes a training table of (entity, time, label) from a question, and NAME.yaml to train.
 
@@ -73,7 +75,8 @@ class Tools:
         given = {"for": entity, "every": every, "val": val, "test": test, "name": name}
         chosen = [*(("predict", each) for each in questions), *(given | (options or {})).items()]
         arguments = [f"--{key}={value}" for key, value in chosen if value is not None]
-        return _run("prepare", "labels", tables, *arguments)
+        more = ["--overwrite"] if overwrite else []
+        return _run("prepare", "labels", tables, *arguments, *more)
 
     def train(
         self, config: str, name: str, overrides: dict[str, Any] | None = None
