@@ -112,6 +112,9 @@ def load_sweep(
     """Loads a config, with or without a `tune` section. Raises a ConfigError if it is invalid."""
     source = read_source(config)
     added = () if source.value.get("tune") else ("--tune", "{}")
+    scaling = source.value.get("scaling")
+    if isinstance(scaling, Mapping) and scaling.get("num_workers") == 0:
+        overrides = ("--scaling.num_workers", "1", *overrides)  # as `prepare` writes it
     loaded = load_config(source, [*added, *overrides], allow_modules)
     section = loaded.config.tune
     assert section is not None

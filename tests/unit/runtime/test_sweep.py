@@ -115,6 +115,10 @@ def test_without_a_space_the_first_trial_is_the_config_and_others_vary_it() -> N
     assert isinstance(scheduler(plan.section), MedianStoppingRule)
     with raises("sweep-workers", "scaling.num_workers=0"):
         load_sweep(alone, ["--scaling.num_workers", "0"])
+    written = load_sweep({**alone, "scaling": {"num_workers": 0}})  # by raygnn prepare
+    assert written.loaded.config.scaling.num_workers == 1
+    trial = written.trial_config({}, name="trial", storage_path="runs")
+    assert trial.config.scaling.num_workers == 1
 
 
 def test_a_sweep_and_its_runs_have_fingerprints_of_their_own(plan):
