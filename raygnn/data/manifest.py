@@ -328,7 +328,7 @@ class Manifest(_Section):
     @classmethod
     def _names_are_usable(cls, value: dict[str, Any]) -> dict[str, Any]:
         for name in value:
-            _check_type_name(name)
+            check_type_name(name)
         return value
 
     @model_validator(mode="after")
@@ -338,7 +338,7 @@ class Manifest(_Section):
         edges: list[EdgeTable | LabelEdgeTable] = [*self.edge_types, *self.label_edges]
         for table in edges:
             source, relation, target = table.type
-            _check_type_name(relation)
+            check_type_name(relation)
             for node_type in (source, target):
                 self._check_is_declared(node_type, f"edge type {list(table.type)}")
         return self
@@ -496,7 +496,8 @@ def reverses(tables: Sequence[EdgeTable]) -> dict[EdgeType, EdgeType]:
     return pairs
 
 
-def _check_type_name(name: str) -> None:
+def check_type_name(name: str) -> None:
+    """Raises a RuleError unless a type or table can have the name."""
     if not _NAME.fullmatch(name) or SEPARATOR in name or name.endswith("_") or name.startswith("_"):
         raise RuleError(
             f"type name {name!r} must be letters, digits, '_', '.' or '-', without two "

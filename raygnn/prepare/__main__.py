@@ -149,7 +149,7 @@ def _write_labels(args: argparse.Namespace) -> None:
     if args.pql is not None:
         _translate(args)
     query = _label_query(args)
-    times = None if query.answers else _label_times(args)
+    times = _label_times(args) if query.window else None
     print(query.sql.strip().replace("{window}", query.window), flush=True)
     on_error = args.on_error or ("drop" if drops_rows(args.graph) else "fail")
     more = (args.name, on_error == "drop", args.overwrite, args.allow_outside)
@@ -221,16 +221,14 @@ def _label_query(args: argparse.Namespace) -> LabelQuery:
         more = (args.active, args.weight, args.horizons, args.assuming)
         query = parse_questions(args.predict, args.node_type, tables, *more)
         of_times = (args.every, args.val, args.test, window, args.active, args.assuming)
-        if query.answers and (any(of_times) or args.horizons != 1):
+        if not query.window and (any(of_times) or args.horizons != 1):
             raise ConfigError(
                 "--every, --val, --test, --window, --active, --assuming and --horizons are invalid "
                 "for a question about a column, whose rows have no times. Leave them out, or ask "
                 "about events over a window.",
                 id="prepare-options-clash",
             )
-        if query.answers:
-            return query
-        if window not in {None, query.window}:
+        if query.window and window not in {None, query.window}:
             raise ConfigError(
                 f"--window={args.window!r} is invalid: the question is over {query.window}. "
                 "Leave it out.",

@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from raygnn.data.manifest import EdgeTable, Manifest, NodeTable
 from raygnn.errors import ConfigError, choose_from
 from raygnn.prepare.question import (
+    QUOTED,
     Aggregate,
     Condition,
     Name,
@@ -323,7 +324,7 @@ class _JoinedRows:
 
     def condition(self, condition: Condition) -> str:
         """SQL of a condition, in which each column is named with its table."""
-        if re.search(r"\bselect\b", condition.sql, re.IGNORECASE):
+        if re.search(r"(?i)(?<![\w.])select\b", QUOTED.sub("", condition.sql)):
             return f"({condition.sql})"
         text, is_kind = "", False
         for token in _TOKEN.finditer(condition.sql):
@@ -481,7 +482,8 @@ def _column_query(
     node_type, condition = _find_entities(entities, tables)
     rows = _JoinedRows(tables, node_type)
     value = rows.condition(column)
-    answers = tuple(rows.found)
+    if not (answers := tuple(rows.found)):
+        raise column.text.error("it contains SELECT", "Compare columns by name", at=column.start)
     weighs = ""
     if weight is not None:
         weighs = f", {rows.condition(Text(weight, '--weight').condition())} AS {WEIGHT}"

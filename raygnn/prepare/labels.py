@@ -23,7 +23,14 @@ import pyarrow.compute as pc
 from raygnn.console import count
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import absolute, is_remote, join, read_text, write_text
-from raygnn.data.manifest import EdgeTable, Manifest, NodeTable, manifest_folder, manifest_uri
+from raygnn.data.manifest import (
+    EdgeTable,
+    Manifest,
+    NodeTable,
+    check_type_name,
+    manifest_folder,
+    manifest_uri,
+)
 from raygnn.data.splits import SPLIT_NAMES
 from raygnn.data.tables.files import list_files, open_parquet, write_parquet
 from raygnn.data.tables.read_ids import column_names, read_columns
@@ -148,7 +155,16 @@ def write_labels(
 
 
 def load_for_labels(graph: str, name: str, overwrite: bool) -> Manifest:
-    """The manifest. Raises a ConfigError if it has labels of this name that may not be replaced."""
+    """The manifest. Raises a ConfigError if no table can have the name, or one has it that may not
+    be replaced.
+    """
+    try:
+        check_type_name(name)
+    except RuleError as error:
+        rule, remedy = error.problem.rule, error.problem.remedy
+        raise ConfigError(
+            f"--name={name!r} is invalid: {rule}. {remedy}.", id=error.problem.id
+        ) from None
     manifest = Manifest.load(graph)
     declared = {*manifest.training_tables, *(table.type[1] for table in manifest.label_edges)}
     if name in declared and not overwrite:
@@ -417,11 +433,11 @@ class LabelTables:
                 )
         limit = times.num_eval_times or _MOST_TIMES
         ranges = {
-            "train": f"SELECT {val} - {length} - k * {step} AS t FROM range({_MOST_TIMES}) r(k) "
-            f"WHERE t >= TIMESTAMP '{first}'",
-            "val": f"SELECT {val} + k * {step} AS t FROM range({limit}) r(k) "
+            "train": f"SELECT TRY({val} - {length} - k * {step}) AS t "
+            f"FROM range({_MOST_TIMES}) r(k) WHERE t >= TIMESTAMP '{first}'",
+            "val": f"SELECT TRY({val} + k * {step}) AS t FROM range({limit}) r(k) "
             f"WHERE t + {length} <= {test}",
-            "test": f"SELECT {test} + k * {step} AS t FROM range({limit}) r(k) "
+            "test": f"SELECT TRY({test} + k * {step}) AS t FROM range({limit}) r(k) "
             f"WHERE t + {length} <= TIMESTAMP '{last}'",
         }
         found = {

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from raygnn.prepare.question import Text
+from raygnn.prepare.question import QUOTED, Text
 
 _AGGREGATES = {
     "COUNT": "count",
@@ -29,7 +29,6 @@ _UNITS = {
     "years": "y",
 }
 _CALL = re.compile(r"([A-Za-z_]+)\s*\(")
-_QUOTED = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"")
 _CLAUSES = re.compile(
     r"(PREDICT|FOR\s+EACH|FOR|WHERE|ASSUMING|RANK\s+TOP|CLASSIFY|FORECAST)\b", re.IGNORECASE
 )
@@ -114,7 +113,7 @@ def translate(pql: str) -> Translation:
 
 def _with_quotes(pql: str) -> str:
     """Texts and dates in single quotes, as in SQL."""
-    parts = re.split(f"({_QUOTED.pattern})", pql)
+    parts = re.split(f"({QUOTED.pattern})", pql)
     parts[::2] = [_DATE.sub(lambda found: f"'{found[0]}'", part) for part in parts[::2]]
     for i in range(1, len(parts), 2):
         if parts[i].startswith('"'):
@@ -139,7 +138,7 @@ def _split_clauses(text: Text) -> dict[str, tuple[str, int]]:
     starts = []
     at = depth = 0
     while at < len(text.text):
-        skipped = _QUOTED.match(text.text, at)
+        skipped = QUOTED.match(text.text, at)
         is_word = not depth and (at == 0 or not re.match(r"[\w.]", text.text[at - 1]))
         clause = _CLAUSES.match(text.text, at) if is_word else None
         if skipped or clause:
@@ -189,7 +188,7 @@ def _split(body: str, start: int, pattern: str) -> list[tuple[str, int]]:
     parts, at, first, depth = [], 0, 0, 0
     word = re.compile(pattern, re.IGNORECASE)
     while at < len(body):
-        if skipped := _QUOTED.match(body, at):
+        if skipped := QUOTED.match(body, at):
             at = skipped.end()
             continue
         is_bound = re.search(r"\bBETWEEN\s+\S+$", body[first:at], re.IGNORECASE) is not None
@@ -206,7 +205,7 @@ def _translated(text: Text, body: str, start: int, *, is_past: bool) -> str:
     """An expression with its aggregates and their tests translated."""
     done, at = "", 0
     while at < len(body):
-        if skipped := _QUOTED.match(body, at):
+        if skipped := QUOTED.match(body, at):
             done += skipped[0]
             at = skipped.end()
             continue
@@ -217,7 +216,7 @@ def _translated(text: Text, body: str, start: int, *, is_past: bool) -> str:
             continue
         end, depth = call.end(), 1
         while end < len(body) and depth:
-            skipped = _QUOTED.match(body, end)
+            skipped = QUOTED.match(body, end)
             depth += 0 if skipped else {"(": 1, ")": -1}.get(body[end], 0)
             end = skipped.end() if skipped else end + 1
         if depth:

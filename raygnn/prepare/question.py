@@ -23,7 +23,8 @@ _TEST = (
     rf"i?like\s+'(?:[^']|'')*'|between\s+{_VALUE}\s+and\s+{_VALUE}|"
     rf"in\s*\(\s*{_VALUE}(?:\s*,\s*{_VALUE})*\s*\))"
 )
-_SKIPPED = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"")
+#: Texts and names in quotes.
+QUOTED = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"")
 _DURATION = re.compile(r"(?P<number>[1-9]\d*)\s*(?P<unit>[A-Za-z]+)")
 _UNITS = {
     "s": "seconds",
@@ -34,6 +35,8 @@ _UNITS = {
     "mo": "months",
     "y": "years",
 }
+_PER_YEAR = {"s": 31_557_600, "min": 525_960, "h": 8_766, "d": 366, "w": 53, "mo": 12, "y": 1}
+_MOST_YEARS = 1_000
 
 
 class Text:
@@ -71,7 +74,7 @@ class Text:
         self.read("")
         start, depth = self.at, 0
         while self.at < len(self.text):
-            if skipped := _SKIPPED.match(self.text, self.at):
+            if skipped := QUOTED.match(self.text, self.at):
                 self.at = skipped.end()
                 continue
             depth += {"(": 1, ")": -1}.get(self.text[self.at], 0)
@@ -178,15 +181,16 @@ def parse_duration(text: str, option: str) -> str:
     """`30d` as the SQL interval `30 days`. Raises a ConfigError for other forms."""
     match = _DURATION.fullmatch(text.strip())
     unit = match["unit"].lower() if match else ""
-    found = [name for short, name in _UNITS.items() if unit in {short, name, name[:-1]}]
-    if match is None or not found:
+    found = [each for each, name in _UNITS.items() if unit in {each, name, name[:-1]}]
+    number = int(match["number"]) if match and found else 0
+    if not 0 < number <= _MOST_YEARS * _PER_YEAR[found[0] if found else "y"]:
         raise ConfigError(
-            f"{option}={text!r} is invalid: it is not a duration. Set a number and one of "
-            f"{', '.join(_UNITS)}, such as 30d.",
+            f"{option}={text!r} is invalid: it is not a duration of up to {_MOST_YEARS:,} years. "
+            f"Set a number and one of {', '.join(_UNITS)}, such as 30d.",
             id="labels-duration",
         )
-    number = int(match["number"])
-    return f"{number} {found[0] if number > 1 else found[0][:-1]}"
+    name = _UNITS[found[0]]
+    return f"{number} {name if number > 1 else name[:-1]}"
 
 
 def parse_column(question: str) -> Condition | None:

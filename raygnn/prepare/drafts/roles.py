@@ -24,7 +24,10 @@ _OUTCOMES = word_set(
     "outcome fraud fraudulent churn churned default defaulted returned readmitted cancelled"
     " canceled delayed converted clicked survived spam solved left defect status"
 )
-_WORDS_OF_TIMES = word_set("date time timestamp datetime at on created creation posted start")
+_WORDS_OF_TIMES = word_set(
+    "date time timestamp datetime at on created creation posted start ordered purchased bought sold"
+    " booked placed sent shipped issued lent loaned borrowed rented visited"
+)
 _NOT_EVENTS = word_set("birth dob born birthday expire expiry until deadline due end")
 _STARTS = word_set("registered signup joined since opened hired founded enrolled member")
 _MOST_CLASSES = 100

@@ -129,6 +129,7 @@ def test_columns_make_rows_without_times(shop: Path, capsys: pytest.CaptureFixtu
     for wrong, problem in (
         (["--predict", "user.town"], "labels-question"),
         (["--predict", "user.city", "--every", "9d"], "prepare-options-clash"),
+        (["--predict", 'user.age in (select 1) and "select" > 2'], "labels-question"),
         (["--predict", "user.city", "--horizons", "2"], "prepare-options-clash"),
         (["--predict", "user.age > 4"], "labels-one-value"),
         (["--predict", "count(purchases) over 9d", "--val", "2024-02-01"], "prepare-options-clash"),
@@ -593,6 +594,8 @@ def test_a_feature_that_is_the_label_is_named(
         (["--predict", "count(bought) over 20d", "--val", "2023-01-01"], "labels-no-training-time"),
         (["--predict", "count(bought) over 20d", "--test", "2024-04-25"], "labels-window-overlap"),
         (["--predict", "count(bought) over 20d", "--every", "x"], "labels-duration"),
+        (["--predict", f"count(bought) over {10**12}d"], "labels-duration"),
+        (["--predict", "count(bought) over 20d", "--name", "a b"], "graph-type-name"),
         (["--predict", "count(bought) over 20d", "--val", "soon"], "labels-time-option"),
         (["--predict", "count(sold) over 20d"], "labels-question"),
         (["--predict", "median(bought.amount) over 20d"], "labels-question"),
