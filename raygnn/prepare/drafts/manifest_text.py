@@ -116,6 +116,7 @@ def _node_lines(table: Table, label: str | None) -> Iterator[str]:
     yield from _feature_lines(table, roles, "x", start)
     yield from _role_lines(roles, "label", "split", "time")
     dates = starts or [c for c in roles.features if table.references and may_be_time(c)]
+    dates = [column for column in dates if column.name not in table.hindsight]
     if roles.time is None and dates:
         names = ", ".join(column.name for column in dates)
         advice = "if rows exist only from then on, make it their time, and that of their edges"
