@@ -303,8 +303,11 @@ class _JoinedRows:
             found = [
                 way
                 for way in ways
-                if (tables.is_called(way[-1].other, parts[0]) and len(parts) > 1)
-                or (len(parts) == 1 and _has(tables.columns[way[-1].other], parts[0]))
+                if (
+                    tables.is_called(way[-1].other, parts[0]) or way[-1].is_called(parts[0])
+                    if len(parts) > 1
+                    else _has(tables.columns[way[-1].other], parts[0])
+                )
             ]
             if found:
                 return found

@@ -161,6 +161,11 @@ QUESTIONS: list[tuple[str, str, int, int, Label]] = [
         lambda x: num((x.amount > 3) & (x.price < 6)),
     ),
     (
+        "count(refunds where product.price > 4) over 60d",
+        *("refunds", 60, 0),
+        lambda x: num(x.price > 4),
+    ),
+    (
         "mean(orders.products.price) over 30d",
         *("orders", 30, 0),
         lambda x: None if x.price.isna().all() else x.price.mean(),
