@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.stats import rankdata
 
 from raygnn.outputs.html_page import Chart, Series, show
 from raygnn.outputs.report_errors import PageTable
 
-_MIN_TRIALS = 6  # a curve of three coefficients needs some more points than that
 _WIDE = 50  # ratio of largest to smallest value, above which the axis is logarithmic
 
 
@@ -33,55 +31,13 @@ def sweep_tables(sweep: Mapping[str, Any]) -> dict[str, PageTable]:
 
 
 def sweep_charts(sweep: Mapping[str, Any]) -> list[Chart]:
-    """Parallel coordinates of trials with a value, and the importance of each key."""
+    """Parallel coordinates of trials with a value."""
     paths, trials = _sweep_paths(sweep), [row for row in sweep["trials"] if row["best"] is not None]
     if not paths or not trials:
         return []
     columns = {path: [row["values"].get(path) for row in trials] for path in paths}
     columns[sweep["metric"]] = [row["best"] for row in trials]
-    charts = [_parallel_coordinates(columns, [row["trial"] for row in trials])]
-    importance = {path: explained(columns[path], columns[sweep["metric"]]) for path in paths}
-    known = {path: value for path, value in importance.items() if value is not None}
-    return [*charts, _importance(known, sweep["metric"])] if known else charts
-
-
-def _importance(shares: Mapping[str, float], metric: str) -> Chart:
-    points = [(float(place), share) for place, share in enumerate(shares.values())]
-    return Chart(
-        f"Importance: variance of {metric} (by rank) that a key explains alone",
-        [Series("share", points, 2)],
-        x_label="",
-        x_names=list(shares),
-        bars=True,
-        from_zero=True,
-        wide=True,
-    )
-
-
-def explained(values: Sequence[Any], metric: Sequence[float]) -> float | None:
-    """The share of a metric's variance, by rank, that one key explains alone, adjusted.
-
-    Numbers use a parabola over their ranks, so that a best value in the middle counts; others use
-    the means of equal values. Adjusted for the number of coefficients (Ezekiel 1930), at least 0.
-    None with fewer than 6 trials or with one value.
-    """
-    distinct = {shown(value) for value in values}
-    if len(metric) < _MIN_TRIALS or len(distinct) < 2:
-        return None
-    target = rankdata(metric)
-    if _are_numbers(values) and len(distinct) > 2:
-        ranks = rankdata(values)
-        terms = np.stack([ranks, ranks**2], axis=1)
-    else:
-        names = sorted(distinct)[1:]
-        terms = np.array([[shown(value) == name for name in names] for value in values], float)
-    design = np.concatenate([np.ones((len(target), 1)), terms], axis=1)
-    fitted = design @ np.linalg.lstsq(design, target, rcond=None)[0]
-    total, left = ((target - target.mean()) ** 2).sum(), ((target - fitted) ** 2).sum()
-    free = len(target) - design.shape[1]
-    if not total or free < 1:
-        return None
-    return max(0.0, float(1 - left / total * (len(target) - 1) / free))
+    return [_parallel_coordinates(columns, [row["trial"] for row in trials])]
 
 
 def _parallel_coordinates(columns: Mapping[str, Sequence[Any]], trials: Sequence[str]) -> Chart:

@@ -9,7 +9,7 @@ import pytest
 from raygnn.outputs.curves import without_flat
 from raygnn.outputs.html_page import Chart, Series, label
 from raygnn.outputs.report_data import degree_charts
-from raygnn.outputs.sweep_charts import explained, sweep_charts, sweep_tables
+from raygnn.outputs.sweep_charts import sweep_charts, sweep_tables
 
 
 def test_columns_are_over_the_union_of_all_x():
@@ -85,7 +85,7 @@ def _sweep(num_trials: int = 8) -> dict:
 
 
 def test_each_trial_is_a_line_through_its_values():
-    parallel, importance = sweep_charts(_sweep())
+    (parallel,) = sweep_charts(_sweep())
     assert [line.name for line in parallel.series] == [f"trial-{n:05d}" for n in range(7)]
     assert list(parallel.x_names) == [
         "lr (0.0001 to 0.1)",
@@ -96,7 +96,6 @@ def test_each_trial_is_a_line_through_its_values():
     assert heights[0] == [pytest.approx(1), 0, pytest.approx(1)]  # lr 0.1, A, the best
     assert heights[1] == [pytest.approx(2 / 3), 1, pytest.approx(5 / 6)]  # lr by its logarithm
     assert parallel.texts[3] == ["0.0001", "B", "0.87"]
-    assert list(importance.x_names) == ["optimizer.args.lr", "model.type"]
 
 
 def test_the_table_has_every_trial():
@@ -106,24 +105,5 @@ def test_the_table_has_every_trial():
     assert rows[-1][1] is None
 
 
-def test_few_trials_have_no_importance():
-    assert len(sweep_charts(_sweep(5))) == 1
+def test_no_trial_is_no_chart():
     assert sweep_charts({**_sweep(), "trials": []}) == []
-
-
-def test_what_decides_is_told_from_what_does_not():
-    random = np.random.default_rng(0)
-    lr, other = random.random(200), random.random(200)
-    kind = random.choice(["a", "b", "c"], 200)
-    metric = -((lr - 0.5) ** 2) + np.where(kind == "b", 0.05, 0.0)  # best in the middle
-    of_lr = explained(lr.tolist(), metric)
-    of_kind = explained(kind.tolist(), metric)
-    assert of_lr > 0.6 > of_kind > 0.05
-    assert explained(other.tolist(), metric) < 0.05
-    assert explained([1] * 200, metric) is None
-
-
-def test_the_share_is_that_of_the_means_of_equal_values():
-    kind, metric = ["a", "a", "a", "b", "b", "b"], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
-    share = 1 - (2 + 2) / 17.5  # within the groups, of the whole
-    assert explained(kind, metric) == pytest.approx(1 - (1 - share) * 5 / 4)
