@@ -6,7 +6,6 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from os import PathLike, fspath
 from typing import Any
 
@@ -39,8 +38,6 @@ from raygnn.inference.row_tables import (
     RowRequest,
     declared_table,
     read_rows,
-    relbench_columns,
-    relbench_output,
     request_rows,
 )
 from raygnn.inference.seed_times import find_seed_times
@@ -269,20 +266,16 @@ def _write_rows(options: argparse.Namespace, model: str, overrides: Sequence[str
         if addition is not None:
             bundle = ExtendedBundle(bundle, addition)
             times = None if times is None else times.extended(addition)
-        manifest, what, convert = None if source is None else source.manifest(), options.what, None
+        manifest = None if source is None else source.manifest()
         declared = declared_table(manifest, output)
         rows: Any = options.table
         if options.rows is not None:
             rows = read_rows(options.rows, bundle, output.ends[0], declared)
-        if options.format == "relbench":
-            what = relbench_output(manifest, output)
-            assert manifest is not None
-            convert = partial(relbench_columns, manifest=manifest, name=rows, output=output)
         k = DEFAULT_K if output.links and options.top_k is None else options.top_k
         moment = None if times is None else times.moment
         named = RowRequest(rows, options.split, moment, declared)
-        request = request_rows(saved.spec, config, bundle, named, what=what, k=k)
-        return Asked(request, times, addition, convert)
+        request = request_rows(saved.spec, config, bundle, named, what=options.what, k=k)
+        return Asked(request, times, addition)
 
     saved = SavedModel.open(model, overrides, options.allow_modules, task=options.task)
     how = (options.overwrite, options.rows_per_file, options.chunk_size)
@@ -290,7 +283,7 @@ def _write_rows(options: argparse.Namespace, model: str, overrides: Sequence[str
 
 
 #: Options of predictions, and of neighbors.
-_OF_NODES = ("what", "node_types", "new_nodes", "table", "rows", "split", "format")
+_OF_NODES = ("what", "node_types", "new_nodes", "table", "rows", "split")
 _OF_NEIGHBORS = ("anchors", "anchors_column", *TopKOptions.model_fields)
 _OF_FILES = ("top_k", "out", "as_of")
 #: By option, others that it does not go with, in the order in which they are checked.
@@ -305,7 +298,6 @@ _NOT_WITH = {
 _ONLY_WITH = {
     "follow": "rows",
     "position": "follow",
-    "format": "table",
     **dict.fromkeys(_OF_NEIGHBORS, "top_k"),
 }
 
@@ -359,7 +351,6 @@ def build_parser() -> argparse.ArgumentParser:
     add("--table", metavar="NAME", help="predict the rows of a training table, each at its time")
     splits = ("train", "val", "test")
     add("--split", choices=splits, help="split of --table (default: all rows)")
-    add("--format", choices=("relbench",), help="with --table: write the format of relbench.submit")
     add("--rows", metavar="FILE", help="predict the rows (id, time) of a Parquet or CSV file")
     add("--follow", metavar="LOG", help="with --rows: event log whose rows are part of the graph")
     add("--position", type=int, metavar="N", help="with --follow: rows of the log (default: all)")

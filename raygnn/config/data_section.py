@@ -181,7 +181,6 @@ PLACES = (
     "args",
     "cache_dir",
     "cache_bytes",
-    "refresh",
     "allow_outside",
     "device_features",
 )
@@ -213,7 +212,6 @@ class Data(Section):
             in `cache_dir` for its workers, for the nodes of other parts with the most outgoing
             edges; 0 keeps none.
         cache_dir: Cache of ingested graphs; null is $RAYGNN_CACHE_DIR or ~/.cache/raygnn.
-        refresh: Read the sources of graph.yaml again, instead of their snapshots in the cache.
         on_error: Treatment of bad rows: fail, or drop and log how many.
         undirected: Add the reverse of each edge within one node type.
         reverse_edges: Add an edge type (d, rev_r, s) for each directed edge type (s, r, d), so that
@@ -238,7 +236,6 @@ class Data(Section):
     samples: NonEmptyText | None = None
     cache_bytes: NonNegativeWhole = 512 << 20
     cache_dir: NonEmptyText | None = None
-    refresh: bool = False
     on_error: Literal["fail", "drop"] = "fail"
     undirected: bool = False
     reverse_edges: ReverseEdges | None = None

@@ -277,7 +277,6 @@ _NOT_OF_THE_RESULT: tuple[KeyPath, ...] = (
     ("profiler",),
     ("data", "cache_dir"),
     ("data", "cache_bytes"),
-    ("data", "refresh"),
     ("data", "allow_outside"),
     ("training", "log_every"),
     *LIMITS,  # a longer run begins as a shorter one

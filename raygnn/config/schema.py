@@ -95,6 +95,7 @@ REMOVED_KEYS: Mapping[KeyPath, tuple[Any, str]] = {
     ),
     ("sampling", "args"): ({}, "raygnn's own sampler takes no arguments"),
     ("scaling", "gradients"): ("flat", "Remove it: one all-reduce sums the gradients of a step"),
+    ("data", "refresh"): (False, "Run raygnn prepare snapshot before the training"),
     ("checkpoint", "keep_last_n"): (1, "Set checkpoint.keep"),
 }
 

@@ -153,39 +153,6 @@ def write_table(table: pa.Table, uri: str | PathLike[str], classes: Sequence[str
     write_bytes(uri, table.to_pandas().to_csv(index=False).encode())
 
 
-def relbench_output(manifest: Manifest | None, output: Output) -> str | None:
-    """Kind of the predictions for `relbench.submit`; None for ranked lists. Raises a ConfigError if
-    the model predicts no rows of tables.
-    """
-    if manifest is None or not isinstance(output, NodeOutput | LinkOutput):
-        raise ConfigError(
-            "--format='relbench' is invalid: the model does not predict rows of graph tables. "
-            "Remove it. [infer-rows-model]"
-        )
-    if isinstance(output, LinkOutput):
-        return None
-    return "predictions" if output.problem == "regression" else "probabilities"
-
-
-def relbench_columns(found: pa.Table, manifest: Manifest, name: str, output: Output) -> pa.Table:
-    """Predictions in the columns of their table's files, for `relbench.submit`. Of two classes, the
-    value is the probability of class 1, of more classes a list.
-    """
-    if isinstance(output, NodeOutput):
-        table = manifest.training_tables[name]
-        node, time, label = table.node, table.time, table.labels[output.label].columns[0]
-        values = found["prediction" if output.problem == "regression" else "probability"]
-        if output.problem == "multi_class" and output.num_outputs == 2:
-            values = pc.list_element(values, 1)
-        elif pa.types.is_fixed_size_list(values.type):
-            values = values.cast(pa.list_(values.type.value_type))  # stays one column
-    else:
-        edges = next(edges for edges in manifest.label_edges if edges.type[1] == name)
-        node, time, label, values = edges.source, edges.time, edges.target, found["neighbor_id"]
-    times = {} if time is None else {time.column: found[TIME]}
-    return pa.table({node: found[ID], **times, label: values})
-
-
 def with_times(table: pa.Table, rows: SeedRows, positions: np.ndarray) -> pa.Table:
     return table if rows.time is None else table.add_column(1, TIME, times_of(rows, positions))
 

@@ -66,7 +66,7 @@ def open_bundle(
         on_cluster: Ray, which must be running, ingests tables that are not small.
         transforms: of features transformed as in an earlier training.
     """
-    uri = tables_uri(loaded, data, refresh=loaded.config.data.refresh)
+    uri = tables_uri(loaded, data)
     return open_tables(loaded, uri, on_cluster, transforms)
 
 
@@ -95,14 +95,11 @@ def run_tables(loaded: LoadedConfig, folder: RunFolder, data: Any = None) -> str
             say(f"snapshots of the run's first start: {uri}")
             return uri
         warn("the snapshots of the run's first start are gone; it reads the rows of now")
-    return tables_uri(loaded, data, refresh=loaded.config.data.refresh)
+    return tables_uri(loaded, data)
 
 
-def tables_uri(loaded: LoadedConfig, data: Any, *, refresh: bool = False) -> str:
-    """URI of the configured graph's tables, written first if needed; see `check_source`.
-
-    `refresh`: reads the sources of graph.yaml again.
-    """
+def tables_uri(loaded: LoadedConfig, data: Any) -> str:
+    """URI of the configured graph's tables, written first if needed; see `check_source`."""
     check_source(loaded, data)
     section = loaded.config.data
     if section.mode == "partitioned":
@@ -127,18 +124,14 @@ def tables_uri(loaded: LoadedConfig, data: Any, *, refresh: bool = False) -> str
         made = build(section.component, "dataset", loaded.allow_modules)
         uri = _write_data(_single_graph(made), cache_dir)
     else:
-        uri = _of_files(loaded, uri, refresh=refresh)
+        uri = _of_files(loaded, uri)
     return uri
 
 
-def _of_files(
-    loaded: LoadedConfig, uri: str, *, refresh: bool = False, progress: Callable[[str], None] = say
-) -> str:
+def _of_files(loaded: LoadedConfig, uri: str, *, progress: Callable[[str], None] = say) -> str:
     section = loaded.config.data
     allowed = section.allow_outside
-    return with_snapshots(
-        uri, section.cache_dir, refresh=refresh, allow_outside=allowed, progress=progress
-    )
+    return with_snapshots(uri, section.cache_dir, allow_outside=allowed, progress=progress)
 
 
 def _holds_parts_alone(uri: str) -> bool:

@@ -87,14 +87,6 @@ def _run_in_process(
 
     loaded.check_arguments()
     scaling = loaded.config.scaling
-    if loaded.config.data.refresh and loaded.config.scaling.world_size > 1:
-        raise ConfigError.invalid(
-            "data.refresh",
-            True,
-            "each process of torchrun would read the sources, at another time",
-            "Run raygnn prepare snapshot before the training, and remove it",
-            id="source-refresh-torchrun",
-        )
     with (
         _training_job(loaded, name, tables, tried, on_ray=False) as (make_job, snapshots),
         closing(ProcessContext(use_gpu=scaling.use_gpu, timeout_s=scaling.timeout_s)) as context,
@@ -154,7 +146,7 @@ def open_graph(loaded: LoadedConfig, tables: str | None, on_cluster: bool = Fals
     """The bundle of the configured graph (or of `tables`), or the outline of a partitioned one."""
     if tables is None and loaded.config.data.mode == "partitioned":
         return open_outline(loaded)
-    uri = tables or tables_uri(loaded, None, refresh=loaded.config.data.refresh)
+    uri = tables or tables_uri(loaded, None)
     check_schema(loaded, uri)
     return open_training_tables(loaded, uri, on_cluster)
 

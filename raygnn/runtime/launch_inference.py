@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from raygnn.runtime.preflight import WorkerResources
 
 
-Convert = Callable[[pa.Table], pa.Table]
 Finish = Callable[[Mapping[str, Any]], None]
 
 
@@ -38,13 +37,11 @@ class Asked(NamedTuple):
     Attributes:
         times: encoding times; None for a model without times.
         addition: new rows of the graph.
-        convert: changes the table before it becomes one file.
     """
 
     request: TableRequest | TopKRequest
     times: SeedTimes | None
     addition: Addition | None = None
-    convert: Convert | None = None
 
 
 #: Makes the request for a model and a graph that fit each other.
@@ -85,7 +82,7 @@ def launch_inference(
     fitted = model.fitted(bundle)
     if unread := model.spec.unread_types(bundle):
         say(f"ignoring types that the model does not know: {', '.join(unread)}")
-    request, times, addition, convert = ask(model, fitted)
+    request, times, addition = ask(model, fitted)
     if table is not None and isinstance(request, TableRequest) and request.node_types[1:]:
         raise ConfigError(
             f"--out is invalid: {', '.join(request.node_types)} are several tables. Choose one "
@@ -94,7 +91,7 @@ def launch_inference(
     with graph_parts(bundle, config, on_ray=on_ray) as parts:
         path = str(bundle.path)
         job = InferenceJob(model, path, request, times, output, options, parts, addition)
-        finish = partial(_finish, job, convert)
+        finish = partial(_finish, job)
         if resources is None:
             return _run_in_process(job, finish)
         return _run_on_ray(job, resources, finish)
@@ -147,13 +144,12 @@ def _open_graph(model: SavedModel, data: Any, on_cluster: bool) -> Bundle:
     return open_bundle(model.loaded, data, on_cluster, model.spec.transforms)
 
 
-def _finish(job: InferenceJob, convert: Convert | None, manifest: Mapping[str, Any]) -> None:
+def _finish(job: InferenceJob, manifest: Mapping[str, Any]) -> None:
     options, output = job.options, job.model.spec.output
     tables: Mapping[str, Any] = manifest["tables"]
     if options.is_file:
 
         def write(table: pa.Table, uri: str) -> None:
-            table = table if convert is None else convert(table)
             if (place := DatabaseTable.of(options.uri)) is not None:
                 place.write(table, options.overwrite)
             else:

@@ -176,6 +176,7 @@ def test_bad_folders_are_errors(
 
 
 SCORES = {"busy": {"roc_auc": "auroc"}, "user-page": {"map": "full_map@3"}}
+COLUMNS = {"busy": {"probability_1": "busy"}, "user-page": {"neighbor_id": "page"}}
 
 
 @pytest.mark.parametrize("task", SCORES)
@@ -187,9 +188,11 @@ def test_relbench_scores_the_predictions(task: str, database: Path, tmp_path: Pa
     settings = ["--run.storage_path", str(tmp_path), "--run.name", "run", "--training.max_epochs"]
     result = raygnn.train.fit(graph / "train.yaml", [*settings, "3"])
     out = str(tmp_path / "predicted.csv")
-    asked = ["--table", table, "--split", "test", "--format", "relbench", "--out", out]
-    asked += ["--top-k", "3"] if task == "user-page" else []
+    asked = ["--table", table, "--split", "test", "--out", out]
+    asked += ["--top-k", "3"] if task == "user-page" else ["--what", "probabilities"]
     assert raygnn.infer.main([str(result.path), "--data.uri", str(graph), *asked]) == 0
+    names = {"id": "user", "time": "date", **COLUMNS[task]}
+    pd.read_csv(out).rename(columns=names)[[*names.values()]].to_csv(out, index=False)
     scored = submit.evaluate_task(f"shop/{task}", out, str(database))
     for theirs, ours in SCORES[task].items():
         assert scored[theirs] == pytest.approx(result.metrics[f"test/{ours}"], abs=1e-6)

@@ -400,7 +400,7 @@ def test_each_way_to_ask_gives_the_same(
     assert raygnn.infer.main([*arguments, "--out", str(out)]) == 0
     assert np.allclose(pd.read_csv(out).probability, table.probability, atol=1e-6)
     assert raygnn.infer.main([*arguments, "--out", str(out), "--what", "probabilities"]) == 0
-    unknown = [*arguments[:3], "--table", "nope", "--format", "relbench", "--out", str(out)]
+    unknown = [*arguments[:3], "--table", "nope", "--out", str(out)]
     assert raygnn.infer.main(unknown) == 2
     assert "task-table-unknown" in capsys.readouterr().err
     chances = pd.read_csv(out)

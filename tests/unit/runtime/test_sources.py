@@ -43,7 +43,9 @@ from tests.errors import raises
 from tests.small_runs import small_config
 
 
-def _open(graph: Path, cache: Path, **data: object) -> Bundle:
+def _open(graph: Path, cache: Path, *, refresh: bool = False, **data: object) -> Bundle:
+    if refresh:
+        with_snapshots(str(graph), str(cache), refresh=True)
     section = {"uri": str(graph), "cache_dir": str(cache), **data}
     return open_bundle(load_config({"data": section}), None)
 
@@ -508,7 +510,6 @@ def test_a_run_resumes_on_its_snapshot(tmp_path: Path) -> None:
     config["data"] = {
         "uri": str(graph),
         "cache_dir": str(tmp_path / "cache"),
-        "refresh": True,
         "splits": {"type": "hash"},
     }
     config |= {"model": {"type": "Hetero"}, "task": {"type": "node_classification"}}
