@@ -66,8 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _print_version(options)
     if command not in COMMANDS:
         error = ConfigError(
-            f"COMMAND={command!r} is invalid: unknown command. Set one of: {', '.join(COMMANDS)}. "
-            "[command-unknown]"
+            f"COMMAND={command!r} is invalid. Set one of: {', '.join(COMMANDS)}. [command-unknown]"
         )
         print(f"{type(error).__name__}:\n{error}", file=sys.stderr)
         return error.exit_status

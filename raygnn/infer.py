@@ -241,9 +241,8 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
 def _write_rows(options: argparse.Namespace, model: str, overrides: Sequence[str]) -> None:
     if not str(options.out).endswith((".parquet", ".csv")) and not is_table(str(options.out)):
         raise ConfigError(
-            f"--out={options.out!r} is invalid: rows are written to one file. Name one that ends "
-            "with .parquet or .csv, or a table as sqlite:///shop.sqlite#predictions. "
-            "[infer-rows-out]"
+            f"--out={options.out!r} is invalid: rows are written to one file. Name a .parquet or "
+            ".csv file, or a table: sqlite:///shop.sqlite#predictions. [infer-rows-out]"
         )
 
     def ask(saved: SavedModel, bundle: Bundle) -> Asked:
@@ -312,13 +311,12 @@ def _check_together(options: argparse.Namespace) -> None:
         for other in chosen:
             if option in chosen and other in others:
                 raise ConfigError(
-                    f"{_flag(other)} is invalid with {_flag(option)}. Leave out one of them. "
-                    "[infer-options-clash]"
+                    f"{_flag(other)} excludes {_flag(option)}. Leave out one. [infer-options-clash]"
                 )
     for option, needed in _ONLY_WITH.items():
         if option in chosen and needed not in chosen:
             raise ConfigError(
-                f"{_flag(option)} is invalid without {_flag(needed)}. Set both, or leave it out. "
+                f"{_flag(option)} is invalid without {_flag(needed)}. Set both. "
                 "[infer-options-clash]"
             )
     if options.out is None and "metrics" not in chosen:

@@ -98,8 +98,7 @@ def monitor(
     if not rows:
         raise DataError(
             f"ANSWERS={fspath(answers)!r} is invalid: it has no answers to "
-            f"/{'top_k' if is_link else 'predict'}. Record some with raygnn serve --record. "
-            "[monitor-no-answers]"
+            f"/{'top_k' if is_link else 'predict'}. Record some. [monitor-no-answers]"
         )
     logged = {} if follow is None else logged_rows(fspath(follow))
     figures = [monitoring.Figure("raygnn_answered_rows", len(rows))]

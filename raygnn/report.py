@@ -72,9 +72,8 @@ def decide(run: str | PathLike[str], *, top: float | None = None, cost: float | 
     by_split = StoredRun.open(fspath(run)).metrics.get("top_rows")
     if not by_split:
         raise RunError(
-            f"{fspath(run)} has no rows by probability: it does not predict two classes, was made "
-            "by another version, or has not ended. Name the run of a model of two classes. "
-            "[report-no-decisions]"
+            f"{fspath(run)} has no rows by probability: it predicts no two classes, or has not "
+            "ended. Name the run of a model of two classes. [report-no-decisions]"
         )
     ((split, figures),) = by_split.items()
     rows, positive = figures["num_rows"], figures["num_positive"]

@@ -158,8 +158,7 @@ def start(
     replica_options.check()
     if not 1 <= port <= 65_535:
         raise ConfigError(
-            f"--port={port!r} is invalid: it must be from 1 to 65535. Set it so, or leave it out. "
-            "[serve-option]"
+            f"--port={port!r} is invalid: it must be from 1 to 65535. Leave it out. [serve-option]"
         )
     token = None if no_auth else check_token(token or os.environ.get(TOKEN_VARIABLE), host)
     alias = find_alias(fspath(model))
@@ -249,7 +248,7 @@ def check_token(token: str | None, host: str) -> str | None:
     if token is None:
         if not is_loopback(host):
             raise ConfigError(
-                f"--host={host!r} is invalid: other machines reach it, and there is no token. Set "
+                f"--host={host!r} is invalid: others reach it without a token. Set "
                 f"{TOKEN_VARIABLE}, or --no-auth if a proxy or firewall checks clients. "
                 "[serve-no-token]"
             )

@@ -294,9 +294,8 @@ class TrainedModel(nn.Module):
         section = loaded.config.data
         if data is None and not section.names_a_graph:
             raise ConfigError(
-                "data=None is invalid: a model contains no graph. Name one, as in "
-                f"model.predict('GRAPH') (the training graph is {self._saved.graph}). "
-                "[data-source-missing]"
+                "data=None is invalid: it has no graph. Name one, as in model.predict('GRAPH') "
+                f"(the training graph is {self._saved.graph}). [data-source-missing]"
             )
         if data is None and section.mode == "partitioned":
             return open_outline(loaded)

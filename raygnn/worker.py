@@ -319,8 +319,7 @@ def _check_restore(engine: Engine, checkpointer: Checkpointer) -> None:
     before = {name: own_part(tensor).clone() for name, tensor in module.state_dict().items()}
     if not checkpointer.restore(engine, "must"):
         raise CheckpointError(
-            "The dry run wrote no checkpoint. Set checkpoint.policy to best. "
-            "[run-dry-no-checkpoint]"
+            "The dry run wrote no checkpoint. Set policy to best. [run-dry-no-checkpoint]"
         )
     with agreement("comparing restored weights", CheckpointError):
         for name, tensor in module.state_dict().items():

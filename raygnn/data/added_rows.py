@@ -151,9 +151,8 @@ class RowReader:
             table = self._edges.get(name)
             if table is not None and self._options.doubles(cast("EdgeTable", table.spec)):
                 raise DataError(
-                    f"new rows of {name!r} are invalid: its edges count in both directions, and a "
-                    "row would replace the copy of an earlier one. Declare two edge types. "
-                    "[events-undirected]"
+                    f"new rows of {name!r} are invalid: its edges count both ways, and a row would "
+                    "replace an earlier copy. Declare two edge types. [events-undirected]"
                 )
 
     def read(self, rows: AddedRows) -> Addition:
@@ -426,8 +425,7 @@ def _files_by_type(
         expected = [name for table in base.node_types.values() for name in table.files]
         raise DataError(
             f"--new-nodes={redact(folder)!r} is invalid: it has no {MANIFEST_NAME}, and no file "
-            f"named like one of the graph's, such as {expected[0]}. Name a folder with tables of "
-            "new nodes. [append-no-files]"
+            f"named like one of the graph's, such as {expected[0]}. Name another. [append-no-files]"
         )
     if not is_named and (
         unread := _unread(folder, [p for here, _ in files.values() for p in here])
@@ -435,9 +433,8 @@ def _files_by_type(
         expected = list(dict.fromkeys(p for table in base.tables.values() for p in table.files))
         raise DataError(
             f"--new-nodes={redact(folder)!r} is invalid: {', '.join(unread[:_EXAMPLES])} would not "
-            f"be read, since the files of the graph are {', '.join(expected[:_EXAMPLES])}. Name "
-            f"tables like these, or write a {MANIFEST_NAME} with the types of the graph. "
-            "[append-file-unknown]"
+            f"be read, the graph's files are {', '.join(expected[:_EXAMPLES])}. Name tables like "
+            f"these, or write a {MANIFEST_NAME} with the types of the graph. [append-file-unknown]"
         )
     unknown = [str(type_) for type_ in files if type_ not in base.tables]
     if unknown:
@@ -479,7 +476,7 @@ def _array(name: str, column: str, rows: Rows) -> pa.Array:
         OverflowError,
     ) as error:
         raise DataError(
-            f"new rows of {name!r} are invalid: the values of {column!r} are of several kinds "
+            f"new rows of {name!r} are invalid: {column!r} has values of several kinds "
             f"({str(error)[:100]}). Give numbers, texts, or lists of one of them. "
             "[rows-column-kinds]"
         ) from error
@@ -547,8 +544,8 @@ def _typed_source(
         if plan.unit != info.unit:
             actual, wanted = ("dates", "plain numbers")[:: 1 if plan.unit else -1]
             raise DataError(
-                f"{rows} are invalid: their times are {actual}, but the graph uses {wanted}. Use "
-                f"{wanted}. [rows-time-unit]"
+                f"{rows} are invalid: their times are {actual}, the graph's are {wanted}. Use "
+                "these. [rows-time-unit]"
             )
         return plan.sources[0]
     is_scalar = expected.layout == "scalar"
@@ -563,7 +560,7 @@ def _typed_source(
         actual = f"{wrong[0]} elements" if len(wrong) else "a list"
         wanted = "one number" if is_scalar else f"{expected.width}"
         raise DataError(
-            f"{rows} are invalid: {name!r} has {actual}, in the graph it has {wanted}. Give as "
-            "many. [rows-feature-width]"
+            f"{rows} are invalid: {name!r} has {actual}, and in the graph {wanted}. Give as many. "
+            "[rows-feature-width]"
         )
     return source

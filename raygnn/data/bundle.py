@@ -444,8 +444,7 @@ class Bundle:
         if edge_type not in self._edges:
             raise DataError(
                 f"edge type {type_name(edge_type)!r} is invalid: the graph has "
-                f"{[edge_type_name(known) for known in self._edges]}. Use one of these. "
-                "[graph-edge-type-unknown]"
+                f"{[edge_type_name(t) for t in self._edges]}. Use one. [graph-edge-type-unknown]"
             )
         return self._edges[edge_type]
 

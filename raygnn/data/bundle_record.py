@@ -263,8 +263,7 @@ class BundleRecord:
         """
         if not (folder / RECORD_NAME).exists():
             raise DataError(
-                f"{folder} is not a bundle: it has no {RECORD_NAME}. Set a folder that ingest has "
-                "written. [bundle-missing]"
+                f"{folder} is not a bundle: it has no {RECORD_NAME}. Name another. [bundle-missing]"
             )
         record = SEAL.read(folder, RECORD_NAME, cls)
         if damage := find_damage(folder, record.file_sizes, record.checksums):

@@ -216,6 +216,5 @@ def cache_errors(folder: Path, what: str) -> Iterator[None]:
 def _cache_error(error: Exception, folder: Path, what: str) -> ResourceError:
     return ResourceError(
         f"data.cache_dir: {what} cannot be stored in {folder}: {error}. Set data.cache_dir, or "
-        f"${CACHE_VARIABLE}, to a folder that you may read and write, with room for the graph. "
-        "[data-cache-unusable]"
+        f"${CACHE_VARIABLE}, to a writable folder with enough room. [data-cache-unusable]"
     )

@@ -268,7 +268,7 @@ def edge_weights(column: object, edge_type: EdgeType, name: str) -> np.ndarray:
     where = f"column {name!r} of {edge_type_name(edge_type)} cannot weight edges"
     if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype.kind not in "iuf":
         raise DataError(
-            f"{where}: it does not have one number per edge. Name one that has in sampling.weight. "
+            f"{where}: it does not have one number per edge. Set another one. "
             "[sampling-weight-width]"
         )
     if column.dtype.kind == "f":

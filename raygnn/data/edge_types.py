@@ -36,9 +36,8 @@ def parse_edge_type(name: str) -> EdgeType:
     parts = name.split(SEPARATOR)
     if len(parts) != 3 or not all(parts):
         raise DataError(
-            f"edge type {name!r} is invalid: it needs three names joined by two underscores. Write "
-            "source type, relation and destination type, as in 'user__buys__item'. "
-            "[graph-edge-type-name]"
+            f"edge type {name!r} is invalid: it is not of three names. Write it as "
+            "source__relation__target, as 'user__buys__item'. [graph-edge-type-name]"
         )
     source, relation, target = parts
     return source, relation, target

@@ -85,8 +85,8 @@ class Entry:
         ]
         if len(rows) > MAX_ROWS:
             raise DataError(
-                f"the events are invalid: {len(rows):,} rows at once. Append at most {MAX_ROWS:,} "
-                "together. [events-size]"
+                f"the events are invalid: {len(rows):,} rows at once. Append at most {MAX_ROWS:,}. "
+                "[events-size]"
             )
         if key is not None and not (isinstance(key, str) and 0 < len(key) <= MAX_TEXT):
             raise DataError(

@@ -142,8 +142,7 @@ def check_regular(uri: str, place: str) -> None:
         ) from error
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise DataError(
-            f"{place} is invalid: it is not a regular file. Name a file on a disk or in a store. "
-            "[data-file-irregular]"
+            f"{place} is invalid: it is not a regular file. Name another one. [data-file-irregular]"
         )
 
 
@@ -321,9 +320,8 @@ def _create_object(uri: str, content: bytes) -> None:
     fs, path = open_fs(uri)
     if "mode" not in inspect.signature(getattr(fs, "_pipe_file", fs.pipe_file)).parameters:
         raise DataError(
-            f"uri={redact(uri)!r} is invalid: the store cannot create a file only if there is "
-            "none, so two writers would overwrite each other. Use a local folder, gs:// or s3://. "
-            "[data-store-exclusive]"
+            f"uri={redact(uri)!r} is invalid: in this store, two writers would overwrite each "
+            "other. Use a local folder, gs:// or s3://. [data-store-exclusive]"
         )
     fs.pipe_file(path, content, mode="create")
 

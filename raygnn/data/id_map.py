@@ -311,9 +311,8 @@ class IdMap:
             is_fine = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
         if len(column) and not is_fine:
             raise DataError(
-                f"ids of type {column.type} are invalid: the node table's ids are "
-                f"{'integers' if self.kind == 'int' else 'strings'}. Give ids of that kind. "
-                "[nodes-id-kind]"
+                f"ids of type {column.type} are invalid: the node table has "
+                f"{'integers' if self.kind == 'int' else 'strings'}. Give these. [nodes-id-kind]"
             )
         out = np.full(len(column), -1, np.int64)
         if len(column) == 0:

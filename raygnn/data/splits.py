@@ -63,9 +63,8 @@ def split_bounds(fractions: Sequence[float]) -> np.ndarray:
     total = sum(fractions)
     if len(fractions) != 3 or min(fractions) < 0 or not 0 < total <= 1 + _SUM_TOLERANCE:
         raise DataError(
-            f"splits.fractions={list(fractions)!r} is invalid: needs three shares of at least 0 "
-            "with a sum above 0 and at most 1. Set train, val and test, as in [0.8, 0.1, 0.1]. "
-            "[split-fractions]"
+            f"splits.fractions={list(fractions)!r} is invalid: needs three shares with a sum of at "
+            "most 1. Set train, val and test: [0.8, 0.1, 0.1]. [split-fractions]"
         )
     bounds = np.cumsum(np.asarray(fractions, np.float64))
     if total > 1 - _SUM_TOLERANCE:
@@ -86,9 +85,8 @@ def per_class_split(
     """
     if train < 1 or val < 0:
         raise DataError(
-            f"splits.train={train!r}, splits.val={val!r} is invalid: needs at least one training "
-            "and no negative number of validation nodes per class. Set such as train: 20, val: 30. "
-            "[split-per-class]"
+            f"splits.train={train!r}, splits.val={val!r} is invalid: needs a training node per "
+            "class. Set such as train: 20, val: 30. [split-per-class]"
         )
     if labels.ndim != 1:
         raise DataError(
@@ -103,8 +101,8 @@ def per_class_split(
         what = f"too few in class {', '.join(few[:5])}" if few else "no node has a label"
         raise DataError(
             f"splits.train={train!r}, splits.val={val!r} is invalid: needs {train + val} labelled "
-            f"nodes in each of {len(classes)} classes, {what}. Lower the counts, or use type: "
-            "hash. [split-per-class-short]"
+            f"nodes in each of {len(classes)} classes, {what}. Lower the counts, or set hash. "
+            "[split-per-class-short]"
         )
     order = np.lexsort((hash_ids(ids, seed)[labelled], class_of))
     rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -329,8 +327,7 @@ def _bound(given: str | int | float, unit: str | None, rule: TemporalSplit) -> i
     if unit is None:
         raise DataError(
             f"data.splits={_text(rule)} is invalid: the time column holds plain numbers, which "
-            "cannot be compared with a date. Give numbers, or write the column as dates. "
-            "[split-date]"
+            "cannot be compared with a date. Give numbers. [split-date]"
         )
     return date_as_time(given)
 

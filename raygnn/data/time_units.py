@@ -142,8 +142,7 @@ def window_as_time(
     if isinstance(window, str) == (unit is None):
         words = "plain numbers. Set a number" if unit is None else "dates. Set a duration like 90d"
         raise ConfigError(
-            f"{key}={window!r} is invalid: the times of the graph are {words}. "
-            "[sampling-window-unit]"
+            f"{key}={window!r} is invalid: the graph's times are {words}. [sampling-window-unit]"
         )
     if not isinstance(window, str):
         return window

@@ -98,8 +98,7 @@ class DatabaseTable:
             cause = " ".join(redact(str(error)).split())
             raise RunError(
                 f"out={self} is invalid: the database refuses it ({type(error).__name__}: "
-                f"{cause}). Check the table and the rights of the user; its rows are as before. "
-                "[output-database]"
+                f"{cause}). Check table and rights; its rows are as before. [output-database]"
             ) from error
 
     @property

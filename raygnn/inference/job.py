@@ -87,9 +87,8 @@ class TableRequest:
         wanted = tuple(name for name in self.node_types if name in new)
         if not wanted:
             raise ConfigError(
-                "--new-nodes is invalid: its tables have no nodes of type "
-                f"{' or '.join(self.node_types)}. Set --node-type to one of: {', '.join(new)}. "
-                "[append-no-nodes]"
+                f"--new-nodes is invalid: it has no nodes of type {' or '.join(self.node_types)}. "
+                f"Set --node-type to one of: {', '.join(new)}. [append-no-nodes]"
             )
         first = {name: bundle.num_nodes(name) for name in wanted}
         nodes = {name: first[name] + np.arange(addition.num_new[name]) for name in wanted}
@@ -259,8 +258,7 @@ class OutputOptions:
         ):
             if value < 1:
                 raise ConfigError(
-                    f"{option}={value!r} is invalid: it must be at least 1. Set it so, or leave it "
-                    "out. [infer-scaling]"
+                    f"{option}={value!r} is invalid: below 1. Set 1 or more. [infer-scaling]"
                 )
 
 
@@ -287,9 +285,8 @@ def check_no_new_nodes(new_nodes: object) -> None:
     """Raises a ConfigError if predictions of edges are requested for new nodes."""
     if new_nodes is not None:
         raise ConfigError(
-            f"new_nodes={str(new_nodes)!r} is invalid: the model predicts edges, and new nodes "
-            "have none. Set what to embeddings, or write the edges into the graph. "
-            "[infer-new-nodes-edges]"
+            f"new_nodes={str(new_nodes)!r} is invalid: new nodes have no edges to predict. Set "
+            "what to embeddings, or write edges. [infer-new-nodes-edges]"
         )
 
 
@@ -298,7 +295,7 @@ def relation_of(spec: ModelSpec, name: str) -> int:
     links = spec.output.links
     if not links:
         raise ConfigError(
-            f"--edge-type={name!r} is invalid: the model predicts labels, not links. Leave it out. "
+            f"--edge-type={name!r} is invalid: the model predicts labels. Leave it out. "
             "[infer-edge-type-unused]"
         )
     names = [edge_type_name(edge_type) for edge_type in links]
@@ -337,13 +334,12 @@ def find_score(spec: ModelSpec, score: str | None, relation: int | None) -> Scor
         return "inner_product"
     if is_edges and not spec.output.is_score:
         raise ConfigError(
-            f"--score={score!r} is invalid: the model does not predict one number for each pair of "
-            "nodes. Predict the edges, or set inner_product, although no loss has trained it. "
-            "[infer-score-edges]"
+            f"--score={score!r} is invalid: the model predicts no number for each pair of nodes. "
+            "Predict the edges, or set inner_product, which is untrained. [infer-score-edges]"
         )
     if not links and not is_edges:
         raise ConfigError(
-            "--score='decoder' is invalid: the model has no decoder of links. Set inner_product. "
+            "--score='decoder' is invalid: the model has none. Set inner_product. "
             "[infer-score-no-decoder]"
         )
     if relation is None and len(links) > 1:

@@ -78,7 +78,7 @@ class OutputFolder:
         if names and is_whole and not overwrite:
             raise RunError(
                 f"out={redact(uri)!r} is invalid: the folder holds an earlier output ({len(names)} "
-                "files). Name another folder, or pass --overwrite (overwrite=True) to replace it. "
+                "files). Name another folder, or pass --overwrite (overwrite=True). "
                 "[output-not-empty]"
             )
         if is_remote(uri):

@@ -115,8 +115,7 @@ def find_rows(spec: ModelSpec, config: Config, bundle: Bundle, request: RowReque
     if split not in SPLIT_NAMES or rows != output.table:
         raise ConfigError(
             f"split={split!r} is invalid: the splits are {', '.join(SPLIT_NAMES)}, of the table "
-            f"that the model was trained on ({output.table}). Set one of them, or leave it out. "
-            "[infer-rows-split]"
+            f"that the model was trained on ({output.table}). Set one of them. [infer-rows-split]"
         )
     target = NodeTarget.of(bundle, config, NodeTargetArguments.of(config.task.args), output)
     chosen = table.take(getattr(target.splits, split))
@@ -259,8 +258,7 @@ def link_rows_request(
     output = spec.output
     if not isinstance(output, LinkOutput):
         raise ConfigError(
-            "top_k is invalid with rows: the model predicts labels. Leave it out. "
-            "[infer-options-clash]"
+            "top_k is invalid: the model predicts labels. Remove it. [infer-options-clash]"
         )
     anchor_type, target_type = output.ends
     if isinstance(request.rows, str):

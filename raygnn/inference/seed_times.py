@@ -94,9 +94,8 @@ def find_seed_times(
     if temporal is None:
         if as_of is not None:
             raise ConfigError(
-                f"as_of={as_of!r} is invalid: the model was trained without sampling.temporal, so "
-                "it uses edges of all times. Leave it out, or set sampling.temporal to {}. "
-                "[infer-as-of-unread]"
+                f"as_of={as_of!r} is invalid: the model was trained without sampling.temporal, and "
+                "uses edges of all times. Leave it out. [infer-as-of-unread]"
             )
         return None
     unit = time_unit(bundle, temporal.column)
@@ -171,8 +170,7 @@ def _parsed_time(text: str, unit: str | None) -> Time:
         return parse_time(text, unit)
     except OverflowError as error:
         raise ConfigError(
-            f"{key}: {error}. Set a number in the unit of the graph's times, or a date. "
-            "[infer-as-of-range]"
+            f"{key}: {error}. Set a number as in the graph, or a date. [infer-as-of-range]"
         ) from error
     except TypeError as error:
         if unit is not None:

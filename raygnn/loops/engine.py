@@ -460,10 +460,7 @@ class Engine:
     def _train_loader(self) -> BatchSequence[Any]:
         loader = self.task.loader("train")
         if loader is None:
-            raise TrainingError(
-                "The task has no training split, so there is nothing to train on. "
-                "[training-no-split]"
-            )
+            raise TrainingError("The task has no training split. Declare one. [training-no-split]")
         return loader
 
     def _build_model(self) -> nn.Module:

@@ -41,8 +41,7 @@ class _WeightedLoss(Loss):
         if self._is_unknown:
             raise ConfigError(
                 f"losses.args.{self._name} is invalid: this task does not count its training "
-                "labels, so class weights cannot be computed. Give a list of weights. "
-                "[loss-class-weights-unknown]"
+                "labels. Give a list of weights. [loss-class-weights-unknown]"
             )
         return None if self.weights is None else self.weights.to(prediction.device)
 

@@ -56,8 +56,7 @@ class LinkScores:
             if tensor is not None and tensor.shape != shape:
                 raise DataError(
                     f"LinkScores.{name} has the shape {list(tensor.shape)}, expected "
-                    f"{list(shape)}: one row per positive, one column per candidate. "
-                    "[loss-link-scores]"
+                    f"{list(shape)}: positives by candidates. [loss-link-scores]"
                 )
         if self.mask.dtype != torch.bool:
             raise DataError(

@@ -134,9 +134,8 @@ class FullRanking:
     ) -> None:
         if candidate_rows.shape[0] != self.num_candidates:
             raise DataError(
-                f"full ranking: embeddings of {candidate_rows.shape[0]} candidates were given, "
-                f"expected {self.num_candidates}, one per node of the target type. "
-                "[metric-ranking-inputs]"
+                f"full ranking: {candidate_rows.shape[0]} candidates were given, expected "
+                f"{self.num_candidates}, one per target node. [metric-ranking-inputs]"
             )
         for name, links in (("positives", positives), ("known", known)):
             if len(links.indptr) != len(query_rows) + 1:
@@ -148,8 +147,7 @@ class FullRanking:
             if is_outside.any():
                 raise DataError(
                     f"full ranking: {name}.targets holds {links.targets[is_outside][:3].tolist()}, "
-                    f"which are not ids of {self.num_candidates} candidates. "
-                    "[metric-ranking-inputs]"
+                    f"not below {self.num_candidates}. [metric-ranking-inputs]"
                 )
 
     def _count(

@@ -21,9 +21,8 @@ def check_scores(num_bad: int, num_scores: int) -> None:
     """Raises a TrainingError for NaN scores, which would look like the best or worst."""
     if num_bad:
         raise TrainingError(
-            f"{num_bad} of {num_scores} scores are NaN, so no link can be ranked. Lower the "
-            "learning rate, clip gradients (training.clip_grad_norm), or train in fp32. "
-            "[metric-nan]"
+            f"{num_bad} of {num_scores} scores are NaN, so no link ranks. Lower the learning rate, "
+            "clip gradients (training.clip_grad_norm), or train in fp32. [metric-nan]"
         )
 
 

@@ -118,10 +118,9 @@ def check_types(name: str, model_class: type, num_node_types: int, num_edge_type
         return
     conv = f"{{type: Hetero, args: {{conv: {name if name in CONVS else CONVS[0]}}}}}"
     raise ConfigError(
-        f"model.type={name!r} is invalid: it is for graphs of one node type and one edge type, and "
-        f"this one has {num_node_types} and {num_edge_types}. Set model: {conv}, or HGT, RGCN, "
-        "SimpleHGN or LightGCN, or a module of yours with forward(x_dict, edge_index_dict). "
-        "[model-one-type]"
+        f"model.type={name!r} is invalid: it takes one node type and one edge type, and the graph "
+        f"has {num_node_types} and {num_edge_types}. Set model: {conv}, or HGT, RGCN, SimpleHGN or "
+        "LightGCN, or a module of yours with forward(x_dict, edge_index_dict). [model-one-type]"
     )
 
 
@@ -164,7 +163,7 @@ def _check_model(model: Component, model_class: type[nn.Module], key: str, colum
         tip = "" if model.type in SLOTS["model"].names else f", set {attribute} = True in its class"
         raise ConfigError(
             f"task.args.{key}={column!r} is invalid: model.type={model.type!r} does not read it. "
-            f"Set model.type to one of {', '.join(_models_with(attribute))}{tip}, or leave it out. "
+            f"Set model.type to one of {', '.join(_models_with(attribute))}{tip}. "
             "[task-edge-column-unread]"
         )
 
@@ -178,7 +177,7 @@ def _check_column(bundle: Bundle, key: str, column: str, widths: dict[EdgeType, 
     }
     raise DataError(
         f"task.args.{key}={column!r} is invalid: no edge type has such a column; there are {have}. "
-        "Name one under features of an edge type in graph.yaml, or choose a model that needs none. "
+        "Name one under features of an edge type in graph.yaml, or leave it out. "
         "[task-edge-column-unknown]"
     )
 
@@ -187,16 +186,14 @@ def _check_dims(args: dict[str, Any], column: str, widths: dict[EdgeType, int]) 
     if "edge_dim" in args and args["edge_dim"] not in widths.values():
         raise ConfigError(
             f"model.args.edge_dim={args['edge_dim']!r} is invalid: edges have "
-            f"{next(iter(widths.values()))} features in column {column!r}. Leave it out. "
-            "[model-edge-dim]"
+            f"{next(iter(widths.values()))} features in {column!r}. Leave it out. [model-edge-dim]"
         )
     by_name = {edge_type_name(edge_type): width for edge_type, width in widths.items()}
     for name, edge_dim in (args.get("edge_dims") or {}).items():
         if by_name.get(name, edge_dim) != edge_dim:
             raise ConfigError(
                 f"model.args.edge_dims.{name}={edge_dim!r} is invalid: its edges have "
-                f"{by_name[name]} features in column {column!r}. Leave edge_dims out. "
-                "[model-edge-dim]"
+                f"{by_name[name]} features in {column!r}. Leave it out. [model-edge-dim]"
             )
 
 

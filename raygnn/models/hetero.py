@@ -232,7 +232,7 @@ def _checked_edge_dims(
     if checked and options.conv not in WITH_EDGE_FEATURES:
         raise ConfigError(
             f"model.args.edge_dims is invalid: {options.conv} reads no edge features. Set "
-            f"model.args.conv to one of {', '.join(WITH_EDGE_FEATURES)}, or remove edge_dims. "
+            f"model.args.conv to one of {', '.join(WITH_EDGE_FEATURES)}, or remove it. "
             "[model-edge-dims-unread]"
         )
     return checked

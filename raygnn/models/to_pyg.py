@@ -49,8 +49,7 @@ def to_pyg(
     if reason:
         raise ConfigError(
             f"model.type={name!r} is invalid for to_pyg: {reason}. Use predict or embed. These can "
-            f"be converted, with plain arguments: {', '.join(_NAMES)}; and modules of your own. "
-            "[model-to-pyg]"
+            f"be converted: {', '.join(_NAMES)}; and your own modules. [model-to-pyg]"
         )
     assert make is not None
     parameter = next(module.parameters())

@@ -170,9 +170,8 @@ class RunFolder:
             )
         if state.get("attempt") != self.attempt:
             raise RunError(
-                f"run.name={self.name!r} is invalid: the run was started once more, and this start "
-                "leaves it to the newer one. Start a run once at a time, or set another run.name. "
-                "[run-started-again]"
+                f"run.name={self.name!r} is invalid: the run was started again, and this start "
+                "leaves it to the newer one. Set another run.name. [run-started-again]"
             )
 
     def record_start(self, *, resumed_from: str | None, step: int, num_workers: int) -> None:
@@ -265,8 +264,8 @@ def _parsed_state(content: bytes, uri: str) -> dict[str, Any]:
     except (RuleError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise RunError(
             f"{redact(join(uri, 'run.json'))} is damaged: {type(error).__name__}: {error}. Delete "
-            "the file to resume from the run's checkpoints, or set run.overwrite to true to start "
-            "from scratch. [run-damaged]"
+            "the file to resume from the run's checkpoints, or set run.overwrite to start anew. "
+            "[run-damaged]"
         ) from error
     return dict(state)
 

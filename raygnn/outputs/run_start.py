@@ -59,9 +59,8 @@ def check_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
         return folder
     if is_foreign:
         raise RunError(
-            f"run.overwrite=True is invalid: {redact(folder.uri)} holds files, and no run: there "
-            "is no run.json. Set another run.name, or empty the folder yourself. "
-            "[run-overwrite-foreign]"
+            f"run.overwrite=True is invalid: {redact(folder.uri)} holds files, and no run.json. "
+            "Set another run.name, or empty the folder. [run-overwrite-foreign]"
         )
     _check_kept(folder, "checkpoint.resume", checkpoint.resume)
     if checkpoint.init_from is not None:
@@ -88,8 +87,7 @@ def _check_sources(checkpoint: Checkpoint) -> None:
 def _check_source(key: str, uris: Sequence[str], rule: str) -> None:
     def unreadable(cause: str) -> RunError:
         return RunError(
-            f"{key}: it cannot be read ({cause}). Set one that this user may read. "
-            "[run-source-unreadable]"
+            f"{key}: it cannot be read ({cause}). Set another one. [run-source-unreadable]"
         )
 
     with _storage_errors(unreadable):
@@ -198,9 +196,8 @@ def _check_state(state: dict[str, Any] | None, loaded: LoadedConfig, folder: Run
         # Workers never started, as where a start is refused after it has opened the folder.
         if resume in ("must", "last", "best"):
             raise RunError(
-                f"checkpoint.resume={resume!r} is invalid: no run named {folder.name!r} exists. "
-                "Set run.name and run.storage_path to those of the run, or resume to auto. "
-                "[resume-no-run]"
+                f"checkpoint.resume={resume!r} is invalid: there is no run {folder.name!r}. Set "
+                "run.name and run.storage_path, or resume to auto. [resume-no-run]"
             )
         return
     differences: str | None = ""
@@ -218,8 +215,8 @@ def _check_state(state: dict[str, Any] | None, loaded: LoadedConfig, folder: Run
         before, now = state["limits"][limit], loaded.limits()[limit]
         if now is not None and now <= before:
             raise RunError(
-                f"{taken}: that run has finished. {replace_it}, or {limit} to more than {before} "
-                "to train on. [run-finished]"
+                f"{taken}: that run has finished. {replace_it}, or {limit} above {before} to train "
+                "on. [run-finished]"
             )
     if resume == "never":
         raise RunError(

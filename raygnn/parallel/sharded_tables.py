@@ -157,9 +157,8 @@ class _ShardedTable:
             if not torch.equal(fenced[positions], n_id):
                 raise TrainingError(
                     "scaling.shard='embeddings' is invalid: the task reads rows of nodes of type "
-                    f"{self.node_type!r} that are not in its batch, and only those of the batch "
-                    "are fetched for a step. Put these nodes into the batch, or set it to none. "
-                    "[shard-rows-unfetched]"
+                    f"{self.node_type!r} that are not in its batch, so they are not fetched. Put "
+                    "these nodes into the batch, or set it to none. [shard-rows-unfetched]"
                 )
             return functional.embedding(position[positions], rows)
 

@@ -147,8 +147,7 @@ def draft(
         names = ", ".join(table.name for table in tables)
         raise DataError(
             f"folder {redact(folder)!r} is invalid: no table has a column of unique ids, and none "
-            f"refers to another ({names}). Write graph.yaml by hand: docs/graph-format.md. "
-            "[prepare-no-nodes]"
+            f"refers to another ({names}). Write graph.yaml by hand. [prepare-no-nodes]"
         )
     text = with_labels("".join(manifest_lines(tables, chosen)), labels)
     lines = [*_picture(tables), f"task: {chosen.description}"]

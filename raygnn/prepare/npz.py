@@ -112,15 +112,11 @@ def _read_arrays(uri: str, where: str, wanted: Sequence[str]) -> dict[str, np.nd
         with naming_missing(where), fs.open(path, "rb") as file:
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise DataError(
-                    f"{where} holds one array. Give an .npz file with adj_data and so on. "
-                    "[prepare-npz-layout]"
-                )
+                raise DataError(f"{where} holds one array. Give an .npz file. [prepare-npz-layout]")
             return {key: _read_array(archive, key, where) for key in wanted if key in archive}
     except (zipfile.BadZipFile, EOFError, ValueError) as error:
         raise DataError(
-            f"{where} is not a readable .npz file: {error}. Check that it was copied completely. "
-            "[prepare-npz-unreadable]"
+            f"{where} is not a readable .npz file: {error}. Copy it again. [prepare-npz-unreadable]"
         ) from error
 
 
@@ -145,8 +141,7 @@ def _array(arrays: Mapping[str, np.ndarray], key: str, where: str, ndim: int = 1
     if array.ndim != ndim or array.dtype.kind not in "biuf":
         raise DataError(
             f"{where}: array {key!r} has shape {array.shape} and type {array.dtype}, but must be "
-            f"numbers in {ndim} dimension{'s' if ndim > 1 else ''}. Save it again in that form. "
-            "[prepare-npz-array]"
+            f"numbers in {ndim} dimension{'s' if ndim > 1 else ''}. Save it so. [prepare-npz-array]"
         )
     return array
 
@@ -168,8 +163,7 @@ def _csr(arrays: Mapping[str, np.ndarray], prefix: str, where: str) -> SparseRow
         raise DataError(
             f"{where}: {prefix}_data, {prefix}_indices, {prefix}_indptr and {prefix}_shape are not "
             f"a CSR matrix: shape {shape.tolist()}, {len(indptr)} row pointers, {len(indices)} "
-            f"indices, {len(data)} values. Save the matrix again from scipy.sparse.csr_matrix. "
-            "[prepare-npz-csr]"
+            f"indices, {len(data)} values. Save a scipy.sparse.csr_matrix. [prepare-npz-csr]"
         )
     return SparseRows(indptr.astype(np.int64), indices.astype(np.int64), data, dim)
 
@@ -253,8 +247,7 @@ def _entries(
     if len(outside):
         raise DataError(
             f"{where}: {len(outside):,} rows of edges name nodes outside of 0 to {num_nodes - 1}, "
-            f"first rows {outside[:5].tolist()}. Save edges of the nodes that have rows. "
-            "[prepare-npz-edges-outside]"
+            f"first rows {outside[:5].tolist()}. Save a row for each. [prepare-npz-edges-outside]"
         )
     return num_nodes, (pairs[:, 0], pairs[:, 1], np.ones(len(pairs), np.float32))
 

@@ -190,9 +190,8 @@ def check_address(address: str) -> None:
 
 def _unreachable(address: str, cause: Exception) -> ResourceError:
     return ResourceError(
-        f"{ADDRESS_VARIABLE}={address!r} is invalid: no Ray cluster answers there ({cause}). Start "
-        "its head, set another address, or set it to local to start Ray on this machine. "
-        "[cluster-unreachable]"
+        f"{ADDRESS_VARIABLE}={address!r} is invalid: no Ray cluster answers ({cause}). Start its "
+        "head, set another address, or local for Ray on this machine. [cluster-unreachable]"
     )
 
 

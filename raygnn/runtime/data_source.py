@@ -41,8 +41,7 @@ def check_source(loaded: LoadedConfig, data: Any) -> None:
     section = loaded.config.data
     if data is not None and section.names_a_graph:
         raise ConfigError(
-            "data is set twice: fit(data=...) and the config's data section. Remove one. "
-            "[data-source-twice]"
+            "data is set twice: fit(data=...) and the config. Remove one. [data-source-twice]"
         )
     if data is None and not section.names_a_graph:
         raise ConfigError(
@@ -104,17 +103,15 @@ def tables_uri(loaded: LoadedConfig, data: Any) -> str:
     section = loaded.config.data
     if section.mode == "partitioned":
         raise ConfigError(
-            "data.mode='partitioned' is invalid: parts are read by training and by the tables of "
-            "raygnn.infer. Set it to in_memory, and data.uri to the tables of the graph. "
-            "[partition-training-only]"
+            "data.mode='partitioned' is invalid: only training and raygnn infer read parts. Set it "
+            "to in_memory, and data.uri to the tables of the graph. [partition-training-only]"
         )
     cache_dir = section.cache_dir
     uri = section.uri or ""
     if uri and _holds_parts_alone(uri):
         raise ConfigError(
-            f"data.uri={redact(uri)!r} is invalid: it is a partitioned graph, but data.mode is "
-            "in_memory. Set data.mode to partitioned, or data.uri to the tables. "
-            "[partition-as-tables]"
+            f"data.uri={redact(uri)!r} is invalid: it is a partitioned graph. Set data.mode to "
+            "partitioned, or data.uri to the tables. [partition-as-tables]"
         )
     if data is not None:
         uri = _write_data(data, cache_dir)
@@ -289,7 +286,6 @@ def _single_graph(dataset: Any) -> Any:
     if len(dataset) != 1:
         raise ConfigError(
             f"data.type={type(dataset).__name__!r} is invalid: it holds {len(dataset)} graphs. "
-            "Give a dataset of one graph, or a function that returns one Data or HeteroData. "
-            "[data-several-graphs]"
+            "Give a dataset of one graph, or a function that returns one. [data-several-graphs]"
         )
     return dataset[0]

@@ -86,9 +86,8 @@ class _Awaited:
             return ray.get(self.reply, timeout=self.timeout_s)
         except GetTimeoutError as error:
             raise TrainingError(
-                f"Part {self.number} of the graph has not answered for {self.timeout_s:g} s. Check "
-                "its PartActor in Ray's dashboard, or set a larger scaling.timeout_s. "
-                "[partition-slow]"
+                f"Part {self.number} has not answered for {self.timeout_s:g} s. Check its "
+                "PartActor in Ray's dashboard, or set a larger scaling.timeout_s. [partition-slow]"
             ) from error
         except RayTaskError as error:
             if isinstance(error.cause, RaygnnError):

@@ -189,8 +189,7 @@ def _check_room(uri: str, num_bytes: int, num_whole: int) -> None:
     if num_bytes > free:
         raise ResourceError(
             f"--out={uri!r} is invalid: the neighborhoods take about {num_bytes / 1e6:,.1f} MB, "
-            f"and {free / 1e6:,.1f} MB are free there. Set another folder, or fewer --epochs. "
-            "[presample-disk]"
+            f"and {free / 1e6:,.1f} MB are free. Set another, or fewer --epochs. [presample-disk]"
         )
 
 
@@ -217,8 +216,7 @@ def _loaders(job: _Job) -> Loaders:
         if not exists(join(job.uri, PLAN_NAME)):
             raise DataError(
                 f"--out={redact(job.uri)!r} is invalid: a node of the cluster does not see this "
-                "folder. Set a bucket, or a folder of a file system that all nodes share. "
-                "[presample-not-shared]"
+                "folder. Set a bucket, or a folder that all nodes share. [presample-not-shared]"
             )
         from raygnn.runtime.node_bundle import bundle_on_this_node
 

@@ -214,8 +214,7 @@ def named_failures(table: str) -> Iterator[None]:
             module = cause.name.partition(".")[0]
             package = _PACKAGES.get(module, module)
             raise DataError(
-                f"{table} cannot be read without {package}: {cause}. Run pip install {package}. "
-                "[source-package]"
+                f"{table} needs {package}: {cause}. Run pip install {package}. [source-package]"
             ) from error
         text = " ".join(redact_text(str(cause)).split())[:_MAX_CAUSE]
         raise DataError(

@@ -183,8 +183,7 @@ def _check_columns(
             shown = {name: sorted(columns) for name, columns in have.items()}
             raise DataError(
                 f"column {column!r} of a batch is invalid: no {kind} type has it; there are "
-                f"{shown}. Use one of these, or declare the column in graph.yaml. "
-                "[sampling-batch-column]"
+                f"{shown}. Use one of these, or declare it in graph.yaml. [sampling-batch-column]"
             )
 
 

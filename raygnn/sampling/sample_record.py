@@ -118,9 +118,8 @@ class SampleRecord(SamplePlan):
         """Raises a DataError if a file is missing, or has a wrong size or, on a disk, end."""
         if damage := find_damage(uri, self.file_sizes, self.checksums):
             raise DataError(
-                f"data.samples={redact(uri)!r} is invalid: {damage}. Remove the file, if it is "
-                "there, and run the same raygnn presample again, which writes it again. "
-                "[samples-damaged]"
+                f"data.samples={redact(uri)!r} is invalid: {damage}. Remove the file, and run the "
+                "same raygnn presample, which writes it again. [samples-damaged]"
             )
 
 

@@ -72,9 +72,8 @@ def check_draws(
     columns = edge_columns | {t: sorted(graph.columns(t)) for t in graph.node_types}
     if temporal is not None and not any(temporal.column in have for have in columns.values()):
         raise DataError(
-            f"sampling.temporal.column={temporal.column!r} is invalid: no edge or node type has "
-            f"such a column; there are {columns}. Declare times in graph.yaml. "
-            "[sampling-time-column]"
+            f"sampling.temporal.column={temporal.column!r} is invalid: no type has such a column; "
+            f"there are {columns}. Declare times in graph.yaml. [sampling-time-column]"
         )
     if temporal is not None:
         check_time_units(graph, temporal.column)
@@ -83,8 +82,7 @@ def check_draws(
 def _check_ids(graph: GraphStore, node_type: str, seeds: np.ndarray, where: str) -> np.ndarray:
     if node_type not in graph.node_types:
         raise DataError(
-            f"{where}: the graph has {list(graph.node_types)}. Use one of these. "
-            "[graph-node-type-unknown]"
+            f"{where}: the graph has {list(graph.node_types)}. Use one. [graph-node-type-unknown]"
         )
     if seeds.ndim != 1 or (seeds.dtype.kind not in "iu" and seeds.size):
         raise DataError(

@@ -91,8 +91,7 @@ def compact(
         if (found := getattr(grown, count)(type_)) != (wanted := getattr(expected, count)(type_)):
             raise DataError(
                 f"LOG={redact(log)!r} cannot be compacted: {type_} has {found:,} rows instead of "
-                f"{wanted:,}. Check data.on_error, and that the tables have not changed. "
-                "[events-compacted-rows]"
+                f"{wanted:,}. Check data.on_error and the tables. [events-compacted-rows]"
             )
     return seal_compaction(graph, read, before.position, rows.num_refused)
 
@@ -142,7 +141,6 @@ def _table(
         except (pa.ArrowException, ValueError, TypeError) as error:
             raise DataError(
                 f"{place} cannot be compacted: a value of {name!r} is not {kind}, as in the tables "
-                f"({str(error)[:100]}). Write its rows into the tables, and begin a new log. "
-                "[events-compacted-column]"
+                f"({str(error)[:100]}). Begin a new log. [events-compacted-column]"
             ) from error
     return pa.table(arrays)

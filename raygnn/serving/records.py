@@ -117,7 +117,6 @@ def read_records(uri: str) -> Iterator[Record]:
         except (ValueError, KeyError, TypeError, DataError) as error:
             raise DataError(
                 f"{redact(uri)}, line {number} is invalid: it is not an answer of a server "
-                f"({cause_of(error)}). Name a file that raygnn serve --record wrote. "
-                "[replay-record]"
+                f"({cause_of(error)}). Name a file of raygnn serve --record. [replay-record]"
             ) from error
         yield Record(number, question, rows, version, str(content.get("at", "")))

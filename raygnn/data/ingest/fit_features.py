@@ -309,9 +309,8 @@ def _kind(table: FeatureTable, spec: ColumnTransform, place: str) -> Kind | None
     """The kind of a transform. None if `auto` keeps the column unchanged."""
     if spec.transform == "category" and table.id is None:
         raise DataError(
-            f"{place}: column {spec.column!r} is invalid: transform: category is only for features "
-            "of nodes. Set one_hot, with max_categories where there are many. "
-            "[transform-category-nodes]"
+            f"{place}: column {spec.column!r} is invalid: transform: category is for nodes only. "
+            "Set one_hot, with max_categories. [transform-category-nodes]"
         )
     type_ = table.scanned.types[spec.column]
     if pa.types.is_null(type_):

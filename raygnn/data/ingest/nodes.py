@@ -96,8 +96,7 @@ def all_kept(plan: NodePlan, num_kept: int, num_rows: int) -> bool:
     """Whether no row of a node type is dropped. Raises a DataError if all are."""
     if num_kept == 0:
         raise DataError(
-            f"{plan.table}: data.on_error=drop removed all of its {num_rows:,} rows. "
-            "[nodes-all-dropped]"
+            f"{plan.table}: data.on_error=drop removed all {num_rows:,} rows. [nodes-all-dropped]"
         )
     return num_kept == num_rows
 

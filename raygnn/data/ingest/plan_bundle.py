@@ -314,7 +314,6 @@ def _with_id_types(
             raise DataError(
                 f"{scanned.name}.{key}={column!r} is invalid: the column is {types[column]}, but "
                 f"the ids of node type {node_type!r} are {wanted}. Write both as the same kind. In "
-                "CSV, ids are integers if all of them are whole numbers without leading zeros. "
-                "[edges-id-kind]"
+                "CSV, ids are integers if all are, without leading zeros. [edges-id-kind]"
             )
     return replace(scanned, types=types)

@@ -286,9 +286,8 @@ def _hash_footer(file: TableFile) -> str:
     length = int.from_bytes(tail[:4], "little")
     if tail[4:] != _MAGIC or length + 8 > file.size:
         raise DataError(
-            f"{redact(file.name)} cannot be read as Parquet: its last bytes are not those of a "
-            "footer. Write the file again; it may be cut off or of another format. "
-            "[table-parquet-unreadable]"
+            f"{redact(file.name)} cannot be read as Parquet: its footer is missing. Write the file "
+            "again; it may be cut off. [table-parquet-unreadable]"
         )
     footer: bytes = fs.cat_file(path, start=file.size - 8 - length, end=file.size - 8)
     return hashlib.sha256(footer).hexdigest()

@@ -153,8 +153,7 @@ def partition(
 def _check(partitioning: Partitioning) -> None:
     if partitioning.num_parts < 1:
         raise DataError(
-            f"parts={partitioning.num_parts} is invalid: a graph has at least one part. Set 1 or "
-            "more. [partition-parts]"
+            f"parts={partitioning.num_parts} is invalid: below 1. Set 1 or more. [partition-parts]"
         )
 
 

@@ -178,8 +178,8 @@ def _missing(uri: str, name: str, what: str) -> DataError:
         source = shown if tables else "SOURCE"
         return DataError(
             f"{what} is missing: {shown} {kind}, not the parts of a graph. Make parts of the "
-            f"tables with raygnn partition {source} --parts P --out URI, and set data.uri to that "
-            "URI. [partition-missing]"
+            f"tables with raygnn partition {source} --parts P --out URI, and set data.uri to it. "
+            "[partition-missing]"
         )
     reason = f"{shown} has no {name}" if exists(uri) else f"there is no {shown}"
     return DataError(

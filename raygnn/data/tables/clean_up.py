@@ -120,7 +120,7 @@ def mask_codes(masks: Mapping[str, np.ndarray], num_nodes: int, where: str) -> n
         both = np.flatnonzero(mask & (codes > 0))
         if len(both):
             raise DataError(
-                f"{where}: {len(both):,} nodes are in {name} and in an earlier mask, first nodes "
+                f"{where}: {len(both):,} nodes are in {name} and an earlier mask, first "
                 f"{both[:5].tolist()}. Make the masks disjoint, or leave them out. "
                 "[prepare-masks-overlap]"
             )

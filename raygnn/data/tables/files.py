@@ -170,8 +170,7 @@ def match_files(
         if is_transient(error):
             raise
         raise DataError(
-            f"{place} is invalid: it cannot be looked up ({error}). Correct the pattern. "
-            "[data-pattern]"
+            f"{place} is invalid: {error}. Correct the pattern. [data-pattern]"
         ) from error
     kept = []
     for name in sorted(matched):
@@ -349,8 +348,7 @@ def concat_files(tables: Sequence[pa.Table], names: Sequence[str]) -> pa.Table:
                 except pa.ArrowTypeError:
                     raise DataError(
                         f"column {field.name!r} is {before.type} in {redact(where)} but "
-                        f"{field.type} in {redact(name)}. Write all files with one schema. "
-                        "[table-column-types]"
+                        f"{field.type} in {redact(name)}. Write one schema. [table-column-types]"
                     ) from error
         raise
 

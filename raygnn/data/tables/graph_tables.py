@@ -212,16 +212,14 @@ def write_tables(
     empty = [name for name, node in tables.nodes.items() if node.table.num_rows == 0]
     if empty:
         raise DataError(
-            f"node type {empty[0]!r} is invalid: it has no nodes. Remove it and its edges. "
-            "[graph-node-type-empty]"
+            f"node type {empty[0]!r} is invalid: it is empty. Remove it. [graph-node-type-empty]"
         )
     filled = {key: edge for key, edge in tables.edges.items() if edge.table.num_rows}
     labels = {key: edge for key, edge in tables.label_edges.items() if edge.table.num_rows}
     tables = replace(tables, edges=filled, label_edges=labels)
     if num_shards < 1:
         raise DataError(
-            f"num_shards={num_shards} is invalid: must be at least 1. Set 1 or more. "
-            "[prepare-num-shards]"
+            f"num_shards={num_shards} is invalid: below 1. Set 1 or more. [prepare-num-shards]"
         )
     check_folder(out_uri, overwrite)
     fs, root = open_fs(out_uri)
@@ -259,8 +257,7 @@ def check_folder(out_uri: str, overwrite: bool = False) -> None:
         what = "already holds a graph" if MANIFEST_NAME in relative else "is not empty"
         raise DataError(
             f"out={redact(out_uri)!r} is invalid: the folder {what} ({len(relative)} files). Name "
-            "another folder, or pass --overwrite (overwrite=True) to replace the graph in it. "
-            "[output-not-empty]"
+            "another folder, or pass --overwrite (overwrite=True) to replace it. [output-not-empty]"
         )
     foreign = [
         path

@@ -70,16 +70,13 @@ def load_pyg(uri: str) -> Any:
             loaded = torch.load(file, map_location="cpu", weights_only=True) if is_archive else None
     except _LOAD_ERRORS as error:
         raise DataError(
-            f"{where} cannot be loaded without unpickling, which could run code of the file. Build "
-            "the graph in Python instead, and call raygnn.data.tables.pyg.tables_from_pyg(data) "
-            f"and raygnn.data.tables.graph_tables.write_tables. (torch says: {_first_line(error)}) "
+            f"{where} needs unpickling, which could run code of the file. Build the graph in "
+            "Python instead, and call raygnn.data.tables.pyg.tables_from_pyg(data) and "
+            f"raygnn.data.tables.graph_tables.write_tables. (torch says: {_first_line(error)}) "
             "[prepare-pyg-pickled]"
         ) from error
     if not is_archive:
-        raise DataError(
-            f"{where} was not written by torch.save. Save the graph with torch.save. "
-            "[prepare-pyg-unreadable]"
-        )
+        raise DataError(f"{where} is not of torch.save. Save it so. [prepare-pyg-unreadable]")
     if not isinstance(loaded, Data | HeteroData):
         raise DataError(
             f"{where} holds a {type(loaded).__name__}, not a Data or HeteroData. Save the graph "
@@ -162,10 +159,7 @@ def _node_ids(store: Any, where: str) -> np.ndarray:
         except UserWarning:
             num_nodes = None
     if num_nodes is None:
-        raise DataError(
-            f"{where}: the number of nodes is unknown: there is no x. Set {where}.num_nodes. "
-            "[prepare-pyg-num-nodes]"
-        )
+        raise DataError(f"{where}: it has no x. Set {where}.num_nodes. [prepare-pyg-num-nodes]")
     if "n_id" not in store:
         return np.arange(num_nodes)
     return _rows(store["n_id"], int(num_nodes), f"{where}.n_id", max_ndim=1)
@@ -239,10 +233,7 @@ def _edge_ends(store: Any, where: str) -> tuple[np.ndarray, np.ndarray, np.ndarr
         return index[0], index[1], None
     adjacency = store.get("adj_t")
     if adjacency is None:
-        raise DataError(
-            f"{where}: there is no edge_index and no adj_t. Set edge_index. "
-            "[prepare-pyg-edges-missing]"
-        )
+        raise DataError(f"{where}: it has no edges. Set edge_index. [prepare-pyg-edges-missing]")
     if hasattr(adjacency, "coo"):  # torch_sparse's and PyG's own SparseTensor
         target, source, value = adjacency.coo()
     else:
@@ -277,8 +268,7 @@ def _rows(tensor: Tensor, num_rows: int, where: str, max_ndim: int | None) -> np
     if tensor.dim() == 0 or len(tensor) != num_rows or too_deep or tensor.is_complex():
         raise DataError(
             f"{where} has shape {tuple(tensor.shape)} and type {tensor.dtype}, but must hold "
-            f"{num_rows:,} rows of numbers. Give one row per node or edge, or delete the "
-            "attribute. [prepare-pyg-rows]"
+            f"{num_rows:,} rows of numbers. Give these, or delete it. [prepare-pyg-rows]"
         )
     tensor = tensor.detach().cpu()
     if tensor.dtype == torch.bfloat16:

@@ -155,8 +155,7 @@ def driver(module: str, package: str) -> Any:
         return import_module(module)
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"{package} is not installed, which reads this database. Run pip install {package}. "
-            "[source-package]"
+            f"{package} reads this database. Run pip install {package}. [source-package]"
         ) from error
 
 

@@ -316,8 +316,7 @@ def _number_state(spec: ColumnTransform, counts: NumberCounts, place: str) -> An
             if low <= -1:
                 raise DataError(
                     f"{place}: column {spec.column!r} is invalid: log1p needs values above -1, and "
-                    f"the minimum is {low:g}. Set transform: rank_gauss, or repair the values. "
-                    "[transform-log1p]"
+                    f"the minimum is {low:g}. Set rank_gauss, or repair it. [transform-log1p]"
                 )
             return Log1p()
         case "rank_gauss":
@@ -402,10 +401,9 @@ def _chosen_vocabulary(
     num_distinct = counts.num_distinct
     if looks_like_ids(num_distinct, counts.num_rows - counts.num_gaps):
         raise DataError(
-            f"{place}: column {spec.column!r} is invalid: transform: auto finds {num_distinct:,} "
-            f"distinct values in {counts.num_rows:,} training rows, like ids and free texts. Take "
-            "it out of graph.yaml, or set transform: tfidf for sentences, or category. "
-            "[transform-ids]"
+            f"{place}: column {spec.column!r} is invalid: it has {num_distinct:,} distinct values "
+            f"in {counts.num_rows:,} training rows, like ids and texts. Take it out of graph.yaml, "
+            "or set transform: tfidf for sentences, or category. [transform-ids]"
         )
     if num_distinct <= _ONE_HOT_VALUES or not embeds:
         return _chosen(spec, transform="one_hot", max_categories=_ONE_HOT_WIDTH)

@@ -60,8 +60,7 @@ class FittedColumn:
         if not is_any and not self.takes(type_):
             raise DataError(
                 f"{place}: column {self.column!r} is invalid: it is {type_}, which does not fit "
-                f"{self.state.type}, its transform in training. Write it as it was in training. "
-                "[transform-type]"
+                f"{self.state.type}, its transform in training. Write it so. [transform-type]"
             )
 
     def takes(self, type_: pa.DataType) -> bool:
@@ -145,9 +144,8 @@ class FittedFeature:
         version = content.get("version") if isinstance(content, dict) else None
         if version != VERSION:
             raise DataError(
-                f"the transforms of {name} are saved in version {version!r}, and this raygnn reads "
-                f"{VERSION}. Use the raygnn that fitted them, or fit them again by training. "
-                "[transform-version]"
+                f"the transforms of {name} are saved in version {version!r}, and raygnn reads "
+                f"{VERSION}. Use the raygnn that fitted them, or train again. [transform-version]"
             )
         return type_adapter(FittedFeature).validate_python(content)
 

@@ -96,8 +96,7 @@ class MaskedModel(nn.Module):
         if not self.masks_edges and not self.elements:
             raise ConfigError(
                 "explain is invalid: the model reads only learned rows of nodes, neither features "
-                "nor edges, so nothing can be masked. Explain a model that reads features or "
-                "edges. [explain-nothing-read]"
+                "nor edges, which nothing masks. Explain another model. [explain-nothing-read]"
             )
         self.eval()  # `Explainer` brings back the mode that it finds
 
@@ -164,9 +163,8 @@ class MaskedModel(nn.Module):
         if not torch.allclose(plain, masked, rtol=1e-3, atol=1e-4):
             raise ConfigError(
                 f"explain is invalid: layers of {type(self.model.encoder.module).__name__} read "
-                "more of an edge's source than its row, such as its number of edges, so masks "
-                "change the output. Read block.src_degree, or explain a built-in model. "
-                "[explain-layer]"
+                "more of an edge's source than its row, so masks change the output. Read "
+                "block.src_degree, or explain a built-in model. [explain-layer]"
             )
 
     def _flat(self, edge_type: EdgeType) -> Tensor:

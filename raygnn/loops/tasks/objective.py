@@ -70,9 +70,8 @@ class BoundTerm:
         if not isinstance(value, Tensor) or value.dim():
             got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise ConfigError(
-                f"losses.type={self.name!r} is invalid: it returned {got}. Return a scalar, the "
-                "mean over the batch, or a pair of the sum (a scalar) and its divisor. "
-                "[loss-result]"
+                f"losses.type={self.name!r} is invalid: it returned {got}. Return the mean over "
+                "the batch as a scalar, or a pair of sum and divisor. [loss-result]"
             )
         return value, None if weight is None else float(weight)
 
@@ -131,13 +130,12 @@ def bind_term(
         raise ConfigError(
             f"losses.type={term.type!r} is invalid: it takes {', '.join(missing)}, and this task "
             f"gives {', '.join(sorted(provided))}. Set {', '.join(_fitting(provided))}, or name "
-            f"these inputs under losses.inputs, as in {{{missing[0]}: {sorted(provided)[0]}}}. "
-            "[loss-inputs-missing]"
+            f"them in losses.inputs: {{{missing[0]}: {sorted(provided)[0]}}}. [loss-inputs-missing]"
         )
     if term.on is not None and "prediction" not in bound.needs:
         raise ConfigError(
-            f"losses.on={term.on!r} is invalid: {term.type} does not read a prediction. Leave it "
-            "out. [loss-on-unused]"
+            f"losses.on={term.on!r} is invalid: {term.type} reads none. Leave it out. "
+            "[loss-on-unused]"
         )
     return bound
 
@@ -153,7 +151,7 @@ def select_output(outputs: Any, on: str | None) -> Tensor:
     if on in outputs:
         return outputs[on]
     raise ConfigError(
-        f"losses.on={on!r} is invalid: the model gives {sorted(outputs)}. Set one of them. "
+        f"losses.on={on!r} is invalid: the model gives {sorted(outputs)}. Set one. "
         "[loss-on-unknown]"
     )
 
@@ -192,9 +190,8 @@ def _check_reduction(loss: nn.Module) -> None:
     reduction, weight = getattr(loss, "reduction", "mean"), getattr(loss, "weight", None)
     if reduction != "mean":
         raise ConfigError(
-            f"losses.args.reduction={reduction!r} is invalid: raygnn adds up the means of batches, "
-            "each times its seeds. Set mean, and training.loss_reduction for a sum. "
-            "[loss-reduction]"
+            f"losses.args.reduction={reduction!r} is invalid: batches' means are summed, each "
+            "times its seeds. Set mean, and training.loss_reduction for a sum. [loss-reduction]"
         )
     if weight is not None:
         raise ConfigError(
@@ -285,9 +282,8 @@ class Objective:
         weights = [weight for _, weight in results if weight is not None] or [float(num_seeds)]
         if any(weight != weights[0] for weight in weights):
             raise ConfigError(
-                f"losses={[term.name for term in self._terms]} is invalid: the terms divide by "
-                f"different weights {weights}. Give class weights to all terms or to none. "
-                "[loss-weights-differ]"
+                f"losses={[term.name for term in self._terms]} is invalid: their weights differ: "
+                f"{weights}. Give class weights to all terms or none. [loss-weights-differ]"
             )
         sums = [value if weight is not None else value * weights[0] for value, weight in results]
         weighted = [term.weight * value for term, value in zip(self._terms, sums, strict=True)]

@@ -93,9 +93,8 @@ def _load(uri: str) -> dict[str, Tensor]:
         return read_weights(uri)
     except SafetensorError as error:
         raise CheckpointError(
-            f"checkpoint.init_from.uri={redact(uri)!r} is invalid: it is damaged or not a "
-            f"safetensors file: {error}. Set the folder of a trained model or of a checkpoint. "
-            "[init-damaged]"
+            f"checkpoint.init_from.uri={redact(uri)!r} is invalid: it is damaged: {error}. Set the "
+            "folder of a trained model or checkpoint. [init-damaged]"
         ) from error
 
 

@@ -454,13 +454,13 @@ def _find_edge_types(bundle: Bundle, arguments: LinkTargetArguments) -> tuple[Ed
         if len(forward) == 1:
             return (forward[0],)
         raise ConfigError(
-            f"task.args.edge_type=None is invalid: the graph has several. Set one of: {shown}. "
+            f"task.args.edge_type=None is invalid: there are several. Set one of: {shown}. "
             "[task-edge-type-missing]"
         )
     named = arguments.edge_type
     if not named:
         raise ConfigError(
-            f"task.args.edge_type={named!r} is invalid: it matches no links. Set one of: {shown}. "
+            f"task.args.edge_type={named!r} is invalid: no links match. Set one of: {shown}. "
             "[task-edge-type-unknown]"
         )
     chosen: dict[str, None] = {}
@@ -475,9 +475,8 @@ def _find_edge_types(bundle: Bundle, arguments: LinkTargetArguments) -> tuple[Ed
     edge_types = tuple(parse_edge_type(name) for name in chosen)
     if len({(source, target) for source, _, target in edge_types}) > 1:
         raise ConfigError(
-            f"task.args.edge_type={named!r} is invalid: the links are between different node "
-            f"types: {', '.join(chosen)}. Name edge types with the same source and target. "
-            "[task-edge-types-differ]"
+            f"task.args.edge_type={named!r} is invalid: node types differ: {', '.join(chosen)}. "
+            "Name edge types with the same source and target. [task-edge-types-differ]"
         )
     return edge_types
 

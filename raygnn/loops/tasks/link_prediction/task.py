@@ -70,9 +70,8 @@ class LinkObjective(Objective):
         super().__init__(loaded, default, LINK_INPUTS, device)
         if len({loss.candidates for loss in self._of_links}) > 1:
             raise ConfigError(
-                "losses.args.candidates='global' is invalid: the other link losses use the "
-                "candidates of each micro-batch. Set it to rank, or leave the others out. "
-                "[loss-candidates-mixed]"
+                "losses.args.candidates='global' is invalid: other link losses compare within "
+                "micro-batches. Set it to rank, or remove these. [loss-candidates-mixed]"
             )
 
     @property
@@ -489,9 +488,8 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         if not (self.arguments.num_random_negatives or self.objective.in_batch or has_hard):
             raise ConfigError(
                 "task.args.num_random_negatives=0 is invalid: no loss has candidates to compare "
-                "links with, because the graph has no hard negatives. Set 1 or more, or "
-                "losses.type to retrieval, which compares with the other links of a batch. "
-                "[task-no-negatives]"
+                "links with. Set 1 or more, or losses.type to retrieval, which compares with other "
+                "links. [task-no-negatives]"
             )
         if self.arguments.competes_with_all and self.objective.in_batch:
             raise ConfigError(
@@ -501,9 +499,8 @@ class LinkPrediction(EncoderTask[LinkBatch]):
             )
         if self.arguments.logq_correction and not self.objective.reads_log_q:
             raise ConfigError(
-                "task.args.logq_correction=True is invalid: no loss corrects for how candidates "
-                "are drawn. Set it to false, or losses.type to retrieval or softmax. "
-                "[task-logq-unused]"
+                "task.args.logq_correction=True is invalid: no loss reads it. Set it to false, or "
+                "losses.type to retrieval or softmax. [task-logq-unused]"
             )
 
     @property

@@ -44,8 +44,7 @@ class _Reconstruction(Method):
         if not setting.num_features:
             raise ConfigError(
                 "task.args.method is invalid: it reconstructs features, but nodes of type "
-                f"{setting.node_type!r} have no numeric ones. Set barlow_twins, cca_ssg, bgrl or "
-                "grace. [method-no-features]"
+                f"{setting.node_type!r} have no numeric ones. Set another one. [method-no-features]"
             )
 
     def draw(self, batch: NodeBatch) -> NodeBatch:

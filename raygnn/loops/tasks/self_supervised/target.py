@@ -105,8 +105,7 @@ class SelfSupervisedTarget(LabelTarget):
             raise DataError(
                 f"metrics={[metric.type for metric in config.metrics]!r} is invalid: they judge a "
                 f"probe of labels, and node type {node_type!r} has no labels or no splits. Name "
-                "both in graph.yaml, or splits in data.splits, or remove the metrics. "
-                "[probe-no-labels]"
+                "both in graph.yaml, or remove the metrics. [probe-no-labels]"
             )
         return cls(arguments, EmbeddingOutput(node_type, probe), labels, splits)
 

@@ -60,14 +60,10 @@ def choose_task(spec: ModelSpec, task: str | None) -> str | None:
         if task is None:
             return None
         raise ConfigError(
-            f"task={task!r} is invalid: the model has one task, without a name. Leave it out. "
-            "[infer-task-single]"
+            f"task={task!r} is invalid: the model has one task. Leave it out. [infer-task-single]"
         )
     if task is None:
-        raise ConfigError(
-            "task is missing: the model has several tasks. Set it to one of: "
-            f"{', '.join(output.tasks)}. [infer-task]"
-        )
+        raise ConfigError(f"task is missing. Set one of: {', '.join(output.tasks)}. [infer-task]")
     ConfigError.check_choice("task", task, output.tasks, "unknown task", id="infer-task")
     return task
 

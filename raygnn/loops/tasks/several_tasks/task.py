@@ -147,9 +147,8 @@ class SeveralTasks(EncoderTask[Any]):
         if len(joint) > 1:
             raise ConfigError(
                 f"tasks is invalid: the losses of {' and '.join(joint)} compare all micro-batches "
-                "of a step, which a run supports for one task only. Set candidates of a link loss "
-                "to rank, another task.args.method, or the weight of all but one to 0. "
-                "[tasks-joint-losses]"
+                "of a step, which one task only may. Set candidates of a link loss to rank, "
+                "another task.args.method, or the weight of all but one to 0. [tasks-joint-losses]"
             )
         self._joint = next(iter(joint), None)
         self.joint_loss = self if joint else None
