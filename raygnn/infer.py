@@ -311,7 +311,8 @@ def _check_together(options: argparse.Namespace) -> None:
         for other in chosen:
             if option in chosen and other in others:
                 raise ConfigError(
-                    f"{_flag(other)} excludes {_flag(option)}. Leave out one. [infer-options-clash]"
+                    f"{_flag(other)} is invalid with {_flag(option)}. Leave out one. "
+                    "[infer-options-clash]"
                 )
     for option, needed in _ONLY_WITH.items():
         if option in chosen and needed not in chosen:
