@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -242,8 +242,25 @@ class AppliedModel:
             as_of=None if as_of is None else as_of.time,
             plan=plan,
             past=self.stores.past,
-            **{**loader_options(self), **options},
+            **{**self.loader_options, **options},
         )
+
+    @cached_property
+    def loader_options(self) -> Mapping[str, Any]:
+        """Loader options of inference: examples once, in order."""
+        env, config = self.env, self.env.loaded.config
+        plan = config.loader_plan("test")
+        return {
+            "batch_size": plan.batch_size,
+            "split": "infer",
+            "seed": config.seed,
+            "shuffle": False,
+            "num_threads": plan.num_threads,
+            "prefetch_batches": plan.prefetch_batches,
+            "device": env.device,
+            "src_degrees": reads_src_degree(config, env.loaded.allow_modules),
+            "shared_leaves": find_shared_leaves(config, self.spec),
+        }
 
     @cached_property
     def _sampler(self) -> Any:
@@ -331,20 +348,3 @@ def load_module(saved: SavedModel, task: Task) -> nn.Module:
             id="infer-no-encoder",
         )
     return model.float().eval().to(task.env.device)
-
-
-def loader_options(applied: AppliedModel) -> dict[str, Any]:
-    """Loader options of inference: examples once, in order."""
-    env, config = applied.env, applied.env.loaded.config
-    plan = config.loader_plan("test")
-    return {
-        "batch_size": plan.batch_size,
-        "split": "infer",
-        "seed": config.seed,
-        "shuffle": False,
-        "num_threads": plan.num_threads,
-        "prefetch_batches": plan.prefetch_batches,
-        "device": env.device,
-        "src_degrees": reads_src_degree(config, env.loaded.allow_modules),
-        "shared_leaves": find_shared_leaves(config, applied.spec),
-    }

@@ -18,7 +18,7 @@ from raygnn.data.links.split import LinkSplit, time_unit_of
 from raygnn.data.links.supervision import SeedEdges
 from raygnn.data.tables.read_ids import as_plain_texts, original_ids
 from raygnn.errors import ConfigError, DataError
-from raygnn.inference.applied_model import AppliedModel, loader_options
+from raygnn.inference.applied_model import AppliedModel
 from raygnn.inference.embeddings import Embeddings
 from raygnn.inference.job import TableRequest
 from raygnn.inference.row_tables import with_times
@@ -184,7 +184,7 @@ class EdgeTables:
     def __init__(
         self, what: str, applied: AppliedModel, edges: SeedEdges, *, one_by_one: bool = False
     ) -> None:
-        spec, bundle, options = applied.spec, applied.bundle, loader_options(applied)
+        spec, bundle, options = applied.spec, applied.bundle, {**applied.loader_options}
         loaded = with_own_neighborhoods(applied.sampled_config(), is_disjoint=not one_by_one)
         times = applied.times
         if applied.is_exact:
