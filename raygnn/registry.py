@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from raygnn.command_line import command_parser, exit_process, exit_status_of
 from raygnn.console import give_result, say, show
-from raygnn.data.filesystem import absolute, folder_names, redact
+from raygnn.data.filesystem import absolute, folder_names, join, redact
 from raygnn.json_output import with_json
+from raygnn.outputs import mlflow_registry
 from raygnn.outputs.model_registry import (
     CHAMPION,
     RegisteredModel,
@@ -37,7 +39,7 @@ def add(name: str, run: str, alias: str | None = None) -> str:
     """Adds the model of a finished run, and returns its version.
 
     Args:
-        name: of the registered model, a folder or URI.
+        name: of the registered model, a folder or URI; or `models:/NAME` of MLflow's registry.
         run: folder or URI of the run, or of an exported model.
         alias: is set to the version.
     Raises:
@@ -46,6 +48,10 @@ def add(name: str, run: str, alias: str | None = None) -> str:
     """
     run = resolved(run)
     saved = SavedModel.open(run)
+    if name.startswith(mlflow_registry.PREFIX):
+        with tempfile.TemporaryDirectory() as folder:
+            RegisteredModel(folder).add(absolute(run), saved.uri, saved.fingerprint)
+            return mlflow_registry.added(name, join(folder, saved.fingerprint), alias)
     model, _ = named_model(name)
     model.add(absolute(run), saved.uri, saved.fingerprint)
     if alias is not None:
@@ -148,7 +154,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = command_parser("raygnn models", _EXAMPLES, description=_DESCRIPTION)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     command = actions.add_parser("add", help="copy the model of a run into the folder")
-    command.add_argument("name", metavar="NAME")
+    command.add_argument("name", metavar="NAME", help="or models:/NAME of MLflow's registry")
     command.add_argument("run", metavar="RUN", help="folder or URI of a run or an exported model")
     command.add_argument("--alias", metavar="ALIAS", help="set this alias to the new version")
     command = actions.add_parser("list", help="print versions, aliases and their history")

@@ -32,6 +32,7 @@ from raygnn.data.filesystem import (
 )
 from raygnn.errors import ConfigError, RunError
 from raygnn.loops.model_spec import MODEL_FILE, SPEC_FILE, TREES_FILE
+from raygnn.outputs import mlflow_registry
 
 #: Folder of models that are named without a path. Default: `models`.
 FOLDER_VARIABLE = "RAYGNN_MODELS"
@@ -113,16 +114,20 @@ def named_model(name: str) -> tuple[RegisteredModel, str | None]:
 
 
 def find_alias(model: str) -> tuple[RegisteredModel, str] | None:
-    """The registered model and the alias of `NAME@ALIAS`; None for the folder of a model."""
-    name = None if "@" not in model or exists(join(model, "config.yaml")) else split_name(model)
+    """The registered model and the alias of `NAME@ALIAS`; None for the folder of a model, or one
+    of MLflow's registry.
+    """
+    is_other = model.startswith(mlflow_registry.PREFIX) or "@" not in model
+    name = None if is_other or exists(join(model, "config.yaml")) else split_name(model)
     return None if name is None or name[1] is None else (RegisteredModel(name[0]), name[1])
 
 
 def resolved(model: str) -> str:
-    """The folder of a model, which may be given as `NAME@ALIAS`.
-
+    """The folder of a model, which may be given as `NAME@ALIAS`, or as one of MLflow's registry.
     Raises a RunError or DataError if the alias is unknown, or its version is damaged.
     """
+    if model.startswith(mlflow_registry.PREFIX):
+        return mlflow_registry.downloaded(model)
     found = find_alias(model)
     return model if found is None else found[0].version_uri(found[0].current(found[1]))
 

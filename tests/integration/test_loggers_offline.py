@@ -6,7 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import raygnn
+import raygnn.registry
+from tests.errors import raises
 from tests.small_runs import run_rank, small_config
 
 pytestmark = pytest.mark.filterwarnings("default")  # theirs
@@ -49,3 +53,18 @@ def test_mlflow_writes_to_a_file_store(small_bundle_path, tmp_path, monkeypatch)
     assert run.data.params["sampling.fanouts"] == "[4, 3]"
     steps = [m.step for m in client.get_metric_history(run.info.run_id, "train/loss")]
     assert steps == [1, 2, 3, 4, 5, 6]
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    monkeypatch.setenv("RAYGNN_CACHE_DIR", str(tmp_path / "cache"))
+    trained = raygnn.load(tmp_path / "run")
+    for number in ("1", "2"):
+        added = raygnn.registry.add("models:/small", str(tmp_path / "run"), "champion")
+        assert added == number
+    for name in ("models:/small@champion", "models:/small/1"):
+        loaded = raygnn.load(name)
+        assert loaded.spec == trained.spec
+        own, found = (model.module.state_dict() for model in (trained, loaded))
+        assert all(torch.equal(own[key], found[key]) for key in own)
+    assert raygnn.registry.add(f"{tmp_path}/small", "models:/small/2")
+    with raises("registry-mlflow", "models:/small@other"):
+        raygnn.load("models:/small@other")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -47,6 +48,12 @@ def test_an_alias_names_the_folder_of_a_version(model, monkeypatch):
     assert resolved("orders@champion") == str(folder)
     assert model.aliases() == {"champion": VERSIONS[1]}
     assert resolved("runs/orders") == "runs/orders"
+
+
+def test_models_of_mlflow_need_mlflow(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    with raises("registry-mlflow", "models:/orders@champion", "not installed"):
+        resolved("models:/orders@champion")
 
 
 @pytest.fixture(scope="module")
