@@ -125,11 +125,9 @@ def test_each_preparer_of_the_readme_runs(folder):
         attr_matrix=np.eye(3, dtype=np.float32),
         labels=np.array([0, 1, 0]),
     )
-    (folder / "edges.csv").write_text("id_1,id_2\n0,1\n1,2\n")
-    (folder / "target.csv").write_text("id,page_type\n0,a\n1,b\n2,a\n")
     torch.save(Data(x=torch.eye(3), edge_index=torch.tensor([[0, 1], [1, 2]])), "data.pt")
     commands = [command for command in _commands("prepare") if "--out" in command]
-    assert len(commands) == 3
+    assert len(commands) == 2
     for command in commands:
         assert raygnn.prepare.__main__.main(command) == 0, command
         assert (folder / command[command.index("--out") + 1] / "graph.yaml").exists()

@@ -17,7 +17,6 @@ import raygnn.train
 from tests.small_runs import small_config
 
 ROOT = Path(__file__).parents[2]
-_CODE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
 @pytest.fixture
@@ -28,11 +27,11 @@ def config(tmp_path: Path, small_tables: str) -> str:
     return str(path)
 
 
-def _on_terminal(config: str, **environment: str) -> str:
+def _on_terminal(config: str) -> str:
     """What training writes to a terminal, and that it succeeds."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "raygnn.train", config]
-    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **environment}
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
     process = subprocess.Popen(command, stdout=theirs, stderr=theirs, cwd=ROOT, env=env)
     os.close(theirs)
     parts = []
@@ -50,24 +49,8 @@ def _on_terminal(config: str, **environment: str) -> str:
     return text
 
 
-def test_on_a_terminal_a_view_is_drawn_and_drawn_again(config):
+def test_a_terminal_gets_lines(config):
     text = _on_terminal(config)
-    assert "\x1b[?25l" in text  # hides the cursor, and shows it again
-    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
-    assert "\x1b[1A" in text  # goes up, to draw over what is there
-    plain = _CODE.sub("", text)
-    assert "[raygnn" not in plain
-    last = plain[[found.start() for found in re.finditer(r"epoch +\d/", plain)][-1] :]
-    assert re.search(r"epoch +2/2 .*0 s left", last)
-    assert re.search(r"metric +last +best \(epoch \d\) +label_propagation +majority", last)
-    assert re.search(r"val/accuracy +\d", last)
-    assert "test: test/loss" in last
-    assert "report " in last
-
-
-@pytest.mark.slow
-def test_a_terminal_that_moves_no_cursor_gets_lines(config):
-    text = _on_terminal(config, TERM="dumb")
     assert "\x1b" not in text.removesuffix("\x1b[0m")  # which colorama prints at exit
     assert re.search(r"\[raygnn\] epoch 2/2, step +\d+/\d+ \| val/loss", text)
 
