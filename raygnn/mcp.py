@@ -182,9 +182,8 @@ def build_server() -> Any:
         from mcp.server.mcpserver import MCPServer
     except ImportError as error:
         raise ConfigError(
-            "`raygnn mcp` needs the package mcp, which is not installed. Run "
-            "`pip install 'mcp>=2'`.",
-            id="mcp-missing",
+            "`raygnn mcp` needs the package mcp, which is not installed. Run `pip install "
+            "'mcp>=2'`. [mcp-missing]"
         ) from error
     server = MCPServer("raygnn", instructions=_INSTRUCTIONS, version=__version__)
     tools = Tools()

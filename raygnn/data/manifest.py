@@ -428,8 +428,7 @@ class Manifest(_Section):
         if is_found and not is_below(location, [os.fspath(uri), *allow_outside]):
             raise DataError(
                 f"uri={redact(location)!r} is invalid: it is a link that leads out of its folder. "
-                "Name the file itself, or allow its folder with data.allow_outside.",
-                id="data-outside",
+                "Name the file itself, or allow its folder with data.allow_outside. [data-outside]"
             )
         with reading_input(location):
             text = read_text(location)

@@ -177,8 +177,7 @@ class OpenGraph:
         if node_type is None and len(ends) > 1:
             raise ConfigError(
                 "node_type=None is invalid: the links of the model have two. Set one of: "
-                f"{', '.join(ends)}.",
-                id="model-node-type-open",
+                f"{', '.join(ends)}. [model-node-type-open]"
             )
         chosen = next(iter(ends)) if node_type is None else node_type
         return self._node_table(TableRequest.of(self._spec, "embeddings", (chosen,)), nodes)
@@ -444,7 +443,6 @@ def _columns_of(pairs: Any) -> list[Any]:
     if len(columns) != 2:
         raise DataError(
             "pairs is invalid: it is not a list of pairs. Give [(anchor, target), ...], an array "
-            "[num_pairs, 2], or a DataFrame of two columns.",
-            id="model-pairs",
+            "[num_pairs, 2], or a DataFrame of two columns. [model-pairs]"
         )
     return columns

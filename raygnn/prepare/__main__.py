@@ -83,8 +83,8 @@ def _write_draft(args: argparse.Namespace) -> int:
     if is_database(args.folder) != (args.out is not None):
         raise ConfigError(
             "--out is for databases, and only for these. Name a folder for graph.yaml and "
-            "train.yaml of a database; those of a folder are written into it.",
-            id="prepare-options-clash",
+            "train.yaml of a database; those of a folder are written into it. "
+            "[prepare-options-clash]"
         )
     folder = args.folder if args.out is None else args.out
     if args.out is not None:
@@ -193,8 +193,7 @@ def _translate(args: argparse.Namespace) -> None:
     if any((args.node_type, args.active, args.assuming)) or args.horizons != 1:
         raise ConfigError(
             "--pql is invalid with --for, --active, --assuming or --horizons. Write them into the "
-            "query, as FOR EACH, WHERE, ASSUMING and FORECAST.",
-            id="prepare-options-clash",
+            "query, as FOR EACH, WHERE, ASSUMING and FORECAST. [prepare-options-clash]"
         )
     found = translate(args.pql)
     args.predict, args.node_type, args.active = [found.predict], found.entities, found.active
@@ -214,8 +213,7 @@ def _label_query(args: argparse.Namespace) -> LabelQuery:
         if args.node_type is None or args.target_type is not None:
             raise ConfigError(
                 "--predict is invalid without --for, or with --to. Name the node type of the "
-                "entities with --for, and leave out --to.",
-                id="prepare-options-clash",
+                "entities with --for, and leave out --to. [prepare-options-clash]"
             )
         tables = query_tables(args.graph, args.allow_outside)
         more = (args.active, args.weight, args.horizons, args.assuming)
@@ -225,21 +223,19 @@ def _label_query(args: argparse.Namespace) -> LabelQuery:
             raise ConfigError(
                 "--every, --val, --test, --window, --active, --assuming and --horizons are invalid "
                 "for a question about a column, whose rows have no times. Leave them out, or ask "
-                "about events over a window.",
-                id="prepare-options-clash",
+                "about events over a window. [prepare-options-clash]"
             )
         if query.window and window not in {None, query.window}:
             raise ConfigError(
-                f"--window={args.window!r} is invalid: the question is over {query.window}. "
-                "Leave it out.",
-                id="prepare-options-clash",
+                f"--window={args.window!r} is invalid: the question is over {query.window}. Leave "
+                "it out. [prepare-options-clash]"
             )
         return query
     if window is None or args.active or args.assuming or args.horizons != 1:
         raise ConfigError(
             "--sql is invalid without --window, or with --active, --assuming or --horizons. Set "
-            "the length of the label window, such as 30d, and select rows and labels in the query.",
-            id="prepare-options-clash",
+            "the length of the label window, such as 30d, and select rows and labels in the query. "
+            "[prepare-options-clash]"
         )
     with reading_input(args.sql):
         sql = read_text(args.sql)
@@ -248,8 +244,7 @@ def _label_query(args: argparse.Namespace) -> LabelQuery:
         if name is not None and name not in types:
             raise ConfigError(
                 f"{option}={name!r} is invalid: the graph has the node types {', '.join(types)}. "
-                "Name one of these.",
-                id="labels-node-type",
+                "Name one of these. [labels-node-type]"
             )
     if args.weight is not None and args.target_type is not None:
         raise links_have_no_weights(args.weight)
@@ -261,8 +256,8 @@ def _parse_time(text: str, option: str) -> datetime:
         time = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(
-            f"{option}={text!r} is invalid: it is not a date. Set one such as 2024-01-01.",
-            id="labels-time-option",
+            f"{option}={text!r} is invalid: it is not a date. Set one such as 2024-01-01. "
+            "[labels-time-option]"
         ) from None
     return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
 

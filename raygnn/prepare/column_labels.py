@@ -64,8 +64,8 @@ def write_column_labels(
     if num_values < 2:
         raise DataError(
             f"--predict is invalid: {len(rows):,} {query.node_type} have a label, with "
-            f"{num_values} values, and there is nothing to learn. Ask for another column.",
-            id="labels-one-value",
+            f"{num_values} values, and there is nothing to learn. Ask for another column. "
+            "[labels-one-value]"
         )
     if pa.types.is_integer(values.type) and num_values > FEW_CLASSES:
         position = rows.schema.get_field_index(_LABEL)

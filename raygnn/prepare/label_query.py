@@ -129,9 +129,8 @@ def _successive(asked: Question, question: str, number: int) -> list[Question]:
     if number < 1 or len(lengths) > 1 or (number > 1 and _kind(asked) == "value"):
         raise ConfigError(
             f"--horizons={number} is invalid: {question!r} is asked in successive windows, which "
-            "are at least 1, for numbers and comparisons of aggregates over one window. Change "
-            "the question, or leave it out.",
-            id="labels-horizons",
+            "are at least 1, for numbers and comparisons of aggregates over one window. Change the "
+            "question, or leave it out. [labels-horizons]"
         )
     found = []
     for done in range(number):
@@ -145,8 +144,8 @@ def _check_joined(asked: Sequence[Question], questions: Sequence[str]) -> None:
     if len(asked) > 1 and (len(kinds) > 1 or "value" in kinds):
         raise ConfigError(
             f"--predict={[*questions]} is invalid: one model predicts several numbers, or several "
-            "comparisons, and no columns or lists. Ask for one kind, or make a table for each.",
-            id="labels-joined",
+            "comparisons, and no columns or lists. Ask for one kind, or make a table for each. "
+            "[labels-joined]"
         )
 
 
@@ -472,8 +471,7 @@ def _find_entities(entities: str, tables: QueryTables) -> tuple[str, Condition |
     if node_type is None:
         raise ConfigError(
             f"--for={entities!r} is invalid: the graph has no node type {str(name)!r}. "
-            f"{choose_from(str(name), list(node_types), 'Name one of')}.",
-            id="labels-node-type",
+            f"{choose_from(str(name), list(node_types), 'Name one of')}. [labels-node-type]"
         )
     return node_type, condition
 
@@ -531,8 +529,8 @@ def _kept_rows(text: str, option: str, node_type: str, tables: QueryTables) -> _
 
 def links_have_no_weights(weight: str) -> ConfigError:
     return ConfigError(
-        f"--weight={weight!r} is invalid: links have no weights. Leave it out.",
-        id="prepare-options-clash",
+        f"--weight={weight!r} is invalid: links have no weights. Leave it out. "
+        "[prepare-options-clash]"
     )
 
 

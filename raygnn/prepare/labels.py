@@ -134,8 +134,7 @@ def write_labels(
             raise DataError(
                 f"--name={name!r} is invalid: the query makes no row for {split}, asked at "
                 f"{len(spans)} times from {spans[0]} to {spans[-1]}. Check its conditions, or "
-                "choose other times with --val and --test.",
-                id="labels-split-empty",
+                "choose other times with --val and --test. [labels-split-empty]"
             )
         asked_at = f"at {spans[0]}"
         if len(spans) > 1:
@@ -169,9 +168,8 @@ def load_for_labels(graph: str, name: str, overwrite: bool) -> Manifest:
     declared = {*manifest.training_tables, *(table.type[1] for table in manifest.label_edges)}
     if name in declared and not overwrite:
         raise ConfigError(
-            f"--name={name!r} is invalid: graph.yaml has labels of this name. Choose another "
-            "name, or replace them with --overwrite.",
-            id="labels-name-taken",
+            f"--name={name!r} is invalid: graph.yaml has labels of this name. Choose another name, "
+            "or replace them with --overwrite. [labels-name-taken]"
         )
     return manifest
 
@@ -283,16 +281,14 @@ def check_weights(rows: pa.Table, column: str | None) -> None:
         raise DataError(
             f"--weight={column!r} is invalid: weights must be finite, at least 0 and not all 0, "
             f"and they are {weights.min()} to {weights.max()}. Correct the expression, such as "
-            "coalesce(amount, 1).",
-            id="labels-weight",
+            "coalesce(amount, 1). [labels-weight]"
         )
 
 
 def _missing(query: LabelQuery, result: pa.Schema, what: str, remedy: str) -> DataError:
     return DataError(
         f"{query.option} is invalid: its result lacks {what}; it has {', '.join(result.names)}. "
-        f"Select {remedy}.",
-        id="labels-column",
+        f"Select {remedy}. [labels-column]"
     )
 
 
@@ -300,8 +296,8 @@ def _check_time(name: str, schema: pa.Schema, time: str | None) -> None:
     if time is not None and time not in schema.names:
         raise DataError(
             f"table {name} is invalid: it has no column {time!r}, which is its time. It has "
-            f"{', '.join(schema.names)}. Name one of them in graph.yaml, or write the column.",
-            id="table-column-missing",
+            f"{', '.join(schema.names)}. Name one of them in graph.yaml, or write the column. "
+            "[table-column-missing]"
         )
 
 
@@ -384,8 +380,7 @@ class LabelTables:
             if not pa.types.is_temporal(kind) and not is_text_type(kind):
                 raise DataError(
                     f"table {name} is invalid: its times ({time}) are plain numbers, and label "
-                    "queries need dates. Write timestamps.",
-                    id="labels-times-numbers",
+                    "queries need dates. Write timestamps. [labels-times-numbers]"
                 )
             columns = f'* REPLACE (CAST("{time}" AS TIMESTAMP) AS "{time}")'
             self._timed[name] = time
@@ -403,8 +398,8 @@ class LabelTables:
         window = self._query.window
         if not self._timed:
             raise DataError(
-                "graph.yaml is invalid: no table has a time. Declare the times of its tables.",
-                id="labels-no-times",
+                "graph.yaml is invalid: no table has a time. Declare the times of its tables. "
+                "[labels-no-times]"
             )
         spans = " UNION ALL ".join(
             f'SELECT min("{time}") AS first, max("{time}") AS last FROM "{name}"'
@@ -428,8 +423,7 @@ class LabelTables:
                     given, past = (times.test, f"the last row of {what} at {last}")
                 raise ConfigError(
                     f"{name}={str(given)!r} is invalid: its window of {window} reaches past "
-                    f"{past}. Set an earlier time or a shorter window.",
-                    id="labels-window-overlap",
+                    f"{past}. Set an earlier time or a shorter window. [labels-window-overlap]"
                 )
         limit = times.num_eval_times or _MOST_TIMES
         ranges = {
@@ -448,8 +442,7 @@ class LabelTables:
             raise ConfigError(
                 f"--val={str(times.val)!r} is invalid: no window of {window} lies between the "
                 f"first row of the tables at {first} and this time. Set a later time or a shorter "
-                "window.",
-                id="labels-no-training-time",
+                "window. [labels-no-training-time]"
             )
         return found
 
@@ -476,8 +469,7 @@ class LabelTables:
         except duckdb.Error as error:
             raise DataError(
                 f"{self._query.option} is invalid: DuckDB reports {error}. Correct the query; it "
-                f"can read timestamps and {self._shown_names()}.",
-                id="labels-sql",
+                f"can read timestamps and {self._shown_names()}. [labels-sql]"
             ) from error
         return self._connection.sql(f'SELECT * FROM "{into}" LIMIT 0').to_arrow_table().schema
 
@@ -700,8 +692,8 @@ def _connect() -> duckdb.DuckDBPyConnection:
         import duckdb
     except ImportError as error:
         raise ConfigError(
-            "prepare labels needs DuckDB, which is not installed. Run pip install duckdb.",
-            id="labels-no-duckdb",
+            "prepare labels needs DuckDB, which is not installed. Run pip install duckdb. "
+            "[labels-no-duckdb]"
         ) from error
     connection = duckdb.connect()
     connection.execute("SET TimeZone = 'UTC'")

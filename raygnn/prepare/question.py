@@ -186,8 +186,7 @@ def parse_duration(text: str, option: str) -> str:
     if not 0 < number <= _MOST_YEARS * _PER_YEAR[found[0] if found else "y"]:
         raise ConfigError(
             f"{option}={text!r} is invalid: it is not a duration of up to {_MOST_YEARS:,} years. "
-            f"Set a number and one of {', '.join(_UNITS)}, such as 30d.",
-            id="labels-duration",
+            f"Set a number and one of {', '.join(_UNITS)}, such as 30d. [labels-duration]"
         )
     name = _UNITS[found[0]]
     return f"{number} {name if number > 1 else name[:-1]}"

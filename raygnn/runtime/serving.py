@@ -56,8 +56,7 @@ class ReplicaOptions:
             if not low <= value <= high:
                 raise ConfigError(
                     f"{option}={value!r} is invalid: it must be from {low} to {high}. Set it so, "
-                    "or leave it out.",
-                    id="serve-option",
+                    "or leave it out. [serve-option]"
                 )
 
 
@@ -75,8 +74,8 @@ class Replicas:
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
         if not ray.is_initialized():  # Ray Serve would start another Ray after the server's end
             raise ResourceError(
-                "the replicas cannot be started: Ray has ended. Start the server again.",
-                id="serve-start",
+                "the replicas cannot be started: Ray has ended. Start the server again. "
+                "[serve-start]"
             )
         try:
             serve.start(proxy_location="Disabled", logging_config=_LOGGING)
@@ -84,8 +83,7 @@ class Replicas:
         except (RayError, RuntimeError, TimeoutError) as error:
             raise ResourceError(
                 f"Ray Serve cannot be started: {error}. See the logs in Ray's dashboard, or start "
-                "Ray again.",
-                id="serve-start",
+                "Ray again. [serve-start]"
             ) from error
         _check_room(options, ray.available_resources if are_beside else ray.cluster_resources)
         model = serve.deployment(
@@ -105,8 +103,7 @@ class Replicas:
             serve.delete(self._app)
             raise ResourceError(
                 f"the model cannot be served: {error}. See the log of the replica in Ray's "
-                "dashboard.",
-                id="serve-start",
+                "dashboard. [serve-start]"
             ) from error
         self._is_stopping = threading.Event()
         self._is_gone = threading.Event()
@@ -124,9 +121,8 @@ class Replicas:
         """
         if self._batches.num_waiting >= self._max_queued:
             raise ResourceError(
-                "the server is overloaded: as many requests as --max-queued wait. Ask again "
-                "later, or start it with more --replicas.",
-                id="serve-overloaded",
+                "the server is overloaded: as many requests as --max-queued wait. Ask again later, "
+                "or start it with more --replicas. [serve-overloaded]"
             )
         try:
             return await self._batches.ask(question)
@@ -139,8 +135,7 @@ class Replicas:
                 except RayActorError as error:
                     raise ResourceError(
                         f"the request was not answered: {_MAX_KILLED_REPLICAS} replicas died while "
-                        "they computed it. See their logs in Ray's dashboard.",
-                        id="serve-replicas-died",
+                        "they computed it. See their logs in Ray's dashboard. [serve-replicas-died]"
                     ) from error
 
     async def _ask(self, questions: Sequence[Any]) -> Sequence[Any]:
@@ -195,9 +190,8 @@ class Replicas:
     def _check_not_gone(self) -> None:
         if self._is_gone.is_set():
             raise ResourceError(
-                f"the server no longer has a model: its application {self._app!r} was deleted "
-                "from Ray Serve. Start the server again.",
-                id="serve-gone",
+                f"the server no longer has a model: its application {self._app!r} was deleted from "
+                "Ray Serve. Start the server again. [serve-gone]"
             )
 
 
@@ -229,13 +223,12 @@ def _check_room(options: ReplicaOptions, resources: Callable[[], dict[str, float
             raise ResourceError(
                 f"--replicas={options.num_replicas} is invalid: they take "
                 f"{each * options.num_replicas:g} {name}s, and the cluster has {there:g}. Set "
-                "fewer, or fewer --cpus.",
-                id="serve-no-room",
+                "fewer, or fewer --cpus. [serve-no-room]"
             )
 
 
 def _no_replica(cause: Exception) -> ResourceError:
     return ResourceError(
-        f"no replica of the model answers: {cause}. See the log of the replica in Ray's dashboard.",
-        id="serve-no-replica",
+        f"no replica of the model answers: {cause}. See the log of the replica in Ray's dashboard. "
+        "[serve-no-replica]"
     )

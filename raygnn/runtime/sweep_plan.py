@@ -198,9 +198,8 @@ def searcher(plan: SweepPlan, num_concurrent: int) -> SearchAlgorithm | Searcher
         import optuna
     except ImportError as error:
         raise ConfigError(
-            "tune.searcher='optuna' is invalid: the package optuna is not installed. Run "
-            "`pip install optuna`, or set it to random.",
-            id="sweep-optuna-missing",
+            "tune.searcher='optuna' is invalid: the package optuna is not installed. Run `pip "
+            "install optuna`, or set it to random. [sweep-optuna-missing]"
         ) from error
     from ray.tune.search.optuna import OptunaSearch
 

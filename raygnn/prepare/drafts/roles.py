@@ -350,8 +350,7 @@ def _given_task(tables: Sequence[Table], wanted: str) -> Task:
         return Task(name, column, sureness=sure)
     raise ConfigError(
         f"--task={wanted!r} is invalid: it names no column to predict and no table of edges. Set "
-        "TABLE.COLUMN, or the table of the links to predict.",
-        id="prepare-task",
+        "TABLE.COLUMN, or the table of the links to predict. [prepare-task]"
     )
 
 

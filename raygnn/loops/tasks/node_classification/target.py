@@ -188,8 +188,7 @@ class NodeTarget(LabelTarget):
         elif temporal is not None and temporal.until:
             raise ConfigError(
                 f"sampling.temporal.until={temporal.until} is invalid: it is for rows of a "
-                "training table, and the task learns nodes. Remove it.",
-                id="sampling-until-nodes",
+                "training table, and the task learns nodes. Remove it. [sampling-until-nodes]"
             )
         is_known = seeds.time is not None and seeds.window is not None and temporal is not None
         if arguments.past_labels == "auto":
@@ -205,8 +204,8 @@ class NodeTarget(LabelTarget):
             raise ConfigError(
                 "task.args.past_labels=True is invalid: labels of earlier rows are known once "
                 f"their window is over, and {seeds.place} has no time, no window, or is learned "
-                "without sampling.temporal. Declare both in graph.yaml, or set it to false.",
-                id="task-past-labels",
+                "without sampling.temporal. Declare both in graph.yaml, or set it to false. "
+                "[task-past-labels]"
             )
         window_as_time(seeds.window, seeds.time_unit, f"{seeds.place}.window")
         return target
@@ -235,8 +234,7 @@ class NodeTarget(LabelTarget):
         except (TypeError, ValueError, OverflowError) as error:
             raise ConfigError(
                 f"sampling.temporal.until.{split}={until!r} is invalid: {error}. Set a time of the "
-                f"rows, which are {unit_words(self.seeds.time_unit)}.",
-                id="sampling-until-time",
+                f"rows, which are {unit_words(self.seeds.time_unit)}. [sampling-until-time]"
             ) from error
 
     def why_no_blend(self, config: Config) -> str | None:
@@ -328,8 +326,7 @@ def find_seeds(bundle: Bundle, arguments: NodeTargetArguments) -> SeedRows:
         if target not in (None, training_table.node_type):
             raise ConfigError(
                 f"task.args.target={target!r} is invalid: training table {table!r} has rows of "
-                f"{training_table.node_type!r}. Remove target.",
-                id="task-table-target",
+                f"{training_table.node_type!r}. Remove target. [task-table-target]"
             )
         return training_table
     labelled = [rows for rows in bundle.training_tables.values() if names_of(rows.columns, "label")]
@@ -338,8 +335,8 @@ def find_seeds(bundle: Bundle, arguments: NodeTargetArguments) -> SeedRows:
     if len(labelled) > 1:
         raise ConfigError(
             "task.args.table=None is invalid: the graph has several training tables. Set one of: "
-            f"{', '.join(str(rows.name) for rows in labelled)}; or set target for labels of nodes.",
-            id="task-table-missing",
+            f"{', '.join(str(rows.name) for rows in labelled)}; or set target for labels of nodes. "
+            "[task-table-missing]"
         )
     return labelled[0]
 
@@ -415,8 +412,8 @@ def find_table(bundle: Bundle, table: str) -> SeedRows:
     if table not in tables:
         known = f"Set one of: {', '.join(tables)}" if tables else "Declare it in graph.yaml"
         raise ConfigError(
-            f"task.args.table={table!r} is invalid: the graph has no such training table. {known}.",
-            id="task-table-unknown",
+            f"task.args.table={table!r} is invalid: the graph has no such training table. {known}. "
+            "[task-table-unknown]"
         )
     return tables[table]
 
@@ -424,15 +421,14 @@ def find_table(bundle: Bundle, table: str) -> SeedRows:
 def _check_sampling(seeds: SeedRows, config: Config) -> None:
     if config.sampling.is_full:
         raise ConfigError(
-            "sampling.type='full' is invalid: rows of a training table need sampled "
-            "neighborhoods. Remove it.",
-            id="task-table-full",
+            "sampling.type='full' is invalid: rows of a training table need sampled neighborhoods. "
+            "Remove it. [task-table-full]"
         )
     if config.sampling.temporal is not None and seeds.time is None:
         raise DataError(
             f"sampling.temporal is invalid: {seeds.place} has no time column. Declare "
-            f"{seeds.place}.time in graph.yaml, or set sampling.temporal to null.",
-            id="task-table-no-times",
+            f"{seeds.place}.time in graph.yaml, or set sampling.temporal to null. "
+            "[task-table-no-times]"
         )
 
 
@@ -452,13 +448,11 @@ def _find_type(bundle: Bundle, target: str | None) -> str:
     if not labelled:
         raise DataError(
             "task.type='node_classification' is invalid: no node type of this graph has labels. "
-            "Name a label column under `labels` of a node type in graph.yaml.",
-            id="task-no-labels",
+            "Name a label column under `labels` of a node type in graph.yaml. [task-no-labels]"
         )
     raise ConfigError(
         "task.args.target=None is invalid: several node types have labels. Set one of: "
-        f"{', '.join(labelled)}.",
-        id="task-target-missing",
+        f"{', '.join(labelled)}. [task-target-missing]"
     )
 
 
@@ -468,8 +462,7 @@ def _find_label(seeds: SeedRows, label: str | None) -> str:
         key, value = ("target", seeds.node_type) if seeds.name is None else ("table", seeds.name)
         raise DataError(
             f"task.args.{key}={value!r} is invalid: it has no labels. Name a label column under "
-            f"{seeds.place}.labels in graph.yaml.",
-            id="task-no-labels",
+            f"{seeds.place}.labels in graph.yaml. [task-no-labels]"
         )
     of = f"node type {seeds.node_type!r}" if seeds.name is None else seeds.place
     return choose_label(labels, label, of)
@@ -481,6 +474,5 @@ def _check_feature(bundle: Bundle, node_type: str, feature: str) -> None:
         raise DataError(
             f"task.args.feature={feature!r} is invalid: node type {node_type!r} has the features "
             f"{', '.join(features)}. Name a column under node_types.{node_type}.features in "
-            "graph.yaml, or set one of these.",
-            id="task-feature-unknown",
+            "graph.yaml, or set one of these. [task-feature-unknown]"
         )
