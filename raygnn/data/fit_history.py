@@ -25,6 +25,7 @@ MAX_NUMBERS = 16  # columns of an edge type's events with numbers
 _MAX_CATEGORIES, _NUM_CODES = 8, 3
 _ROWS_PER_NODE = 200  # training rows, from which on the node itself is a category
 _MAX_FITTED = 1 << 15  # rows on which columns are compared
+_LATE = 0.15  # share of rows that are the latest
 
 
 def fit_history(
@@ -69,10 +70,27 @@ def _left_out(
     for column, values in zip(described, columns.T, strict=True):
         known = ~np.isnan(values)
         content = column.is_category, values.tobytes()
-        follows_time = times is not None and is_clock(values[known], times[known])
+        follows_time = times is not None and (
+            is_clock(values[known], times[known])
+            or (not column.is_category and outgrows(values, times))
+        )
         if follows_time or content in seen or _is_constant(values, known):
             yield column.name
         seen.add(content)
+
+
+def outgrows(values: np.ndarray, times: np.ndarray) -> bool:
+    """Whether most of the latest rows lie beyond all earlier ones.
+
+    So do ages and counts of nodes that began with the data, if others began later: a split between
+    two such values is a split between times, and later rows would be predicted as the last ones.
+    """
+    is_late = times >= np.quantile(times, 1 - _LATE)
+    earlier = values[~is_late & ~np.isnan(values)]
+    if not len(earlier):
+        return False
+    late = values[is_late]
+    return bool(np.mean((late < earlier.min()) | (late > earlier.max())) > 1 / 2)
 
 
 def _is_constant(values: np.ndarray, known: np.ndarray) -> bool:

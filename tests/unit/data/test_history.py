@@ -14,13 +14,14 @@ from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.checksums import type_adapter
 from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.data.extended_history import ExtendedHistory
-from raygnn.data.fit_history import fit_history
+from raygnn.data.fit_history import _left_out, fit_history
 from raygnn.data.growth import Growth
 from raygnn.data.history import History
-from raygnn.data.history_spec import HistorySpec
+from raygnn.data.history_spec import HistoryColumn, HistorySpec
 from raygnn.data.ingest.plan_bundle import IngestOptions
 from raygnn.data.past_labels import TableLabels
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows
+from raygnn.data.time_units import is_clock
 from tests.graph_writer import ingest_tables
 
 _USERS, _SHOPS = 6, 4
@@ -289,6 +290,19 @@ def test_clocks_and_copies_are_left_out(tmp_path: Path) -> None:
     bundle = _bundle(tmp_path, orders)
     names = History(bundle, _spec(bundle)).names
     assert not [name for name in names if name.startswith("order.x")]
+
+
+def test_ages_that_are_times_for_most_nodes_are_left_out() -> None:
+    """Of ten meters, seven were there when the data began."""
+    rng, began = np.random.default_rng(0), np.array([0] * 7 + [4, 9, 14])
+    times, node = np.arange(20).repeat(10), np.tile(np.arange(10), 20)
+    rows = times >= began[node]
+    times, node = times[rows], node[rows]
+    age = (times - began[node]).astype(np.float64)
+    assert not is_clock(age, times)
+    columns = np.stack([age, np.minimum(age, 9), rng.random(len(age))], axis=1)
+    described = [HistoryColumn(name, "meter") for name in ("age", "young", "use")]
+    assert list(_left_out(described, columns, times)) == ["age"]
 
 
 def test_amounts_are_in_their_own_unit(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from raygnn.console import warn
 from raygnn.data.bundle import Bundle
 from raygnn.data.extended_bundle import ExtendedBundle
-from raygnn.data.fit_history import fit_history
+from raygnn.data.fit_history import fit_history, outgrows
 from raygnn.data.history_spec import HistoryColumn, HistorySpec
 from raygnn.data.past_labels import PastLabels, TableLabels
 from raygnn.data.splits import Splits, has_label, make_splits
@@ -249,7 +249,7 @@ class NodeClassification(BlendedTask[NodeBatch]):
         output = target.output
         is_timed = self._rows("train", train[:1]).times is not None
         times = np.asarray(seeds.time)[train] if is_timed else None
-        yield fit_history(
+        spec = fit_history(
             bundle,
             seeds.node_type,
             target.arguments.feature,
@@ -261,6 +261,11 @@ class NodeClassification(BlendedTask[NodeBatch]):
             num_windows=1 if output.problem == "multi_class" else output.num_outputs,
             labels=self.table_labels if target.arguments.past_labels else None,
         )
+        if self._past is not None and times is not None:
+            counts = self._past.columns(seeds.node_ids(train), times)[:, 0]
+            if outgrows(counts, times):
+                spec = replace(spec, left_out=(*spec.left_out, self.past_columns[0].name))
+        yield spec
 
     @cached_property
     def _past(self) -> PastLabels | None:
@@ -282,7 +287,7 @@ class NodeClassification(BlendedTask[NodeBatch]):
         if (scale := self.output.scale) is not None:
             both = found[:, 2:].reshape(len(found), 2, -1) * scale.std + scale.mean
             found[:, 2:] = both.reshape(len(found), -1)
-        return np.where((found[:, :1] > 0) | (np.arange(found.shape[1]) == 0), found, np.nan)
+        return np.where((found[:, :1] != 0) | (np.arange(found.shape[1]) == 0), found, np.nan)
 
     def tree_columns(self, model: Any, rows: NodeRows) -> np.ndarray:
         """History columns of entities, and their past labels."""
@@ -291,7 +296,11 @@ class NodeClassification(BlendedTask[NodeBatch]):
         if self._past is None:
             return columns
         assert rows.times is not None
-        return np.concatenate([columns, self._past.columns(rows.nodes, rows.times)], axis=1)
+        past = self._past.columns(rows.nodes, rows.times)
+        if self.past_columns[0].name in history.spec.left_out:  # without their number
+            past[past[:, 0] == 0] = np.nan
+            past[:, 0] = np.nan
+        return np.concatenate([columns, past], axis=1)
 
     @property
     def described_columns(self) -> list[tuple[str, HistoryColumn]]:
