@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +33,7 @@ import raygnn.registry
 import raygnn.serve
 import raygnn.train
 from raygnn.data.added_rows import AddedRows
+from raygnn.data.event_log import EventLog
 from raygnn.serving.records import read_records
 from tests.errors import raises
 from tests.small_runs import small_bundle, small_config
@@ -172,6 +178,54 @@ def test_events_reach_all_replicas_and_outlive_them(run, tmp_path):
         expected = graph.predict([7, 1_000, 1_002], what="probabilities")["probability"]
     probabilities = [row["probability"] for row in answers[0].json()["rows"]]
     assert np.array(probabilities) == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+def test_a_killed_server_has_what_it_accepted_once(run, tmp_path):
+    tables, log, port = run.with_name("tables"), tmp_path / "log", _free_port()
+    width = (
+        raygnn.load(run).open(tables).row_reader.read(AddedRows({})).column("node", "x").shape[1]
+    )
+    command = [sys.executable, "-m", "raygnn.serve", str(run), "--graph", str(tables)]
+    options = ["--port", str(port), "--follow", str(log), "--cpus", "0.5"]
+    url, accepted = f"http://127.0.0.1:{port}", dict[int, int]()
+
+    @contextmanager
+    def server() -> Iterator[subprocess.Popen[bytes]]:
+        with subprocess.Popen(
+            [*command, *options], env={**os.environ, "RAY_ADDRESS": "local"}
+        ) as it:
+            try:
+                wait_until(is_healthy)
+                yield it
+            finally:
+                it.kill()
+
+    def is_healthy() -> bool:
+        with suppress(requests.ConnectionError):
+            return requests.get(f"{url}/health", timeout=60).status_code == 200
+        return False
+
+    def post(number: int) -> int:
+        node = {"id": 1_000 + number, "x": [0.5] * width}
+        events = {"nodes": {"node": [node]}, "key": f"event {number}"}
+        found = requests.post(f"{url}/events", json=events, timeout=60).json()
+        accepted.setdefault(number, found["position"])
+        return int(found["position"])
+
+    with server() as first:
+        threading.Timer(2.0, first.kill).start()
+        with suppress(requests.ConnectionError):
+            for number in itertools.count():
+                post(number)
+    with server():
+        before = dict(accepted)
+        assert len(before) > 5
+        for number in range(len(before) + 5):  # with the one that has no answer
+            assert post(number) == before.get(number, accepted[number])
+        asked = requests.post(f"{url}/predict", json={"nodes": [1_000 + len(before)]}, timeout=60)
+        assert asked.status_code == 200
+    rows = [row for segment in EventLog(str(log)).read() for row in segment.rows]
+    assert sorted(json.loads(text)["id"] for _, text in rows) == [1_000 + n for n in accepted]
 
 
 def test_an_alias_is_followed_without_a_failed_request(run, tmp_path):
