@@ -72,11 +72,17 @@ def _left_out(
         content = column.is_category, values.tobytes()
         follows_time = times is not None and (
             is_clock(values[known], times[known])
-            or (not column.is_category and outgrows(values, times))
+            or (_only_grows(column) and outgrows(values, times))
         )
         if follows_time or content in seen or _is_constant(values, known):
             yield column.name
         seen.add(content)
+
+
+def _only_grows(column: HistoryColumn) -> bool:
+    """Whether the value of a node grows with time, as long as it exists."""
+    is_age = column.what in ("", "age", "since first") and column.is_age
+    return is_age or (column.what in ("count", "times") and column.span == "all")
 
 
 def outgrows(values: np.ndarray, times: np.ndarray) -> bool:

@@ -301,8 +301,8 @@ def test_ages_that_are_times_for_most_nodes_are_left_out() -> None:
     age = (times - began[node]).astype(np.float64)
     assert not is_clock(age, times)
     columns = np.stack([age, np.minimum(age, 9), rng.random(len(age))], axis=1)
-    described = [HistoryColumn(name, "meter") for name in ("age", "young", "use")]
-    assert list(_left_out(described, columns, times)) == ["age"]
+    described = [HistoryColumn(x, "meter", "age", is_age=True) for x in ("old", "young", "use")]
+    assert list(_left_out(described, columns, times)) == ["old age"]
 
 
 def test_amounts_are_in_their_own_unit(tmp_path: Path) -> None:
