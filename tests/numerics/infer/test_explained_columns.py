@@ -151,7 +151,9 @@ def test_the_cause_of_a_label_is_named_first_with_its_table(
     table, column = CAUSES[cause]
     for part in shares:
         first = columns[columns["part"] == part].groupby("id").first()
-        hits = (first["table"] == table) & (first["column"] == column)
+        # No login within 30 days says nearly the same as a latest login 25 days ago.
+        names = {column, "count 30d"} if cause == "recency" else {column}
+        hits = (first["table"] == table) & first["column"].isin(names)
         assert hits.mean() >= (0.8 if part == "gnn" else 0.9), part
         assert first["kept"].all()
     said = {"recency": "no logins for ", "plan": "accounts.plan is "}[cause]
