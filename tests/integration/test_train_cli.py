@@ -192,7 +192,7 @@ def test_of_two_starts_at_a_time_the_newer_one_has_the_run(capsys, config, tmp_p
     more = ["--callbacks", callback, "--allow-module", "tests", "--checkpoint.policy", policy]
     status, err = _status(capsys, config, *more)
     assert status in (1, 2)
-    assert "run.name='run' is invalid: the run was started once more" in err
+    assert "run-started-again" in err
     folder = tmp_path / "runs" / "run"
     assert json.loads((folder / "run.json").read_text())["status"] == "running"
     assert not list(folder.glob("checkpoints/*/manifest.json"))
@@ -256,7 +256,7 @@ def test_an_unfinished_run_of_another_config_is_refused(capsys, config, tmp_path
         (["--task.args.feature", "z"], "task.args.feature='z' is invalid"),
         (["--task.args.problem", "ranking"], "task.args.problem='ranking' is invalid"),
         (["--task.args.lable", "y"], "lable"),
-        (["--checkpoint.resume", "must"], "no run named 'run' exists"),
+        (["--checkpoint.resume", "must"], "resume-no-run"),
         (
             ["--checkpoint.resume", "no/where"],
             "resume='no/where' is invalid: it has no complete checkpoint",

@@ -184,7 +184,7 @@ def test_more_negatives_than_nodes_and_it_says_so(graph, tmp_path, capfd):
         ),
         (
             {"model": {"type": "GraphSAGE", "args": {"hidden_channels": 8}}},
-            "it is for graphs of one node type and one edge type, and this one has 3 and 4. Set",
+            "it takes one node type and one edge type, and the graph has 3 and 4. Set",
         ),
         ({"task__args__full_ranking": [41]}, "41 is larger than the number of candidates, 40"),
     ],

@@ -224,7 +224,7 @@ def test_bad_parts_are_refused_before_training(tmp_path: Path) -> None:
     command = "raygnn partition SOURCE --parts P --out URI"
     with raises("partition-missing", f"{bundle} is an ordinary bundle", command):
         raygnn.train.fit(parts_config(tmp_path, bundle))
-    with raises("partition-as-tables", "data.mode is in_memory"):
+    with raises("partition-as-tables", "a partitioned graph"):
         raygnn.train.fit(parts_config(tmp_path, parts, data={"uri": str(parts)}))
     shutil.rmtree(parts / "part-00001")
     with raises("partition-missing", "part-00001"):
