@@ -161,7 +161,9 @@ def warn_of_vanishing(folder: RunFolder) -> None:
 
 
 def default_name(loaded: LoadedConfig) -> str:
-    return f"{loaded.config.job_name or 'run'}-{time.strftime('%Y%m%d-%H%M%S')}"
+    """With milliseconds, as scripts start runs in the same second."""
+    now = time.strftime("%Y%m%d-%H%M%S") + f"-{time.time_ns() // 1_000_000 % 1_000:03}"
+    return f"{loaded.config.job_name or 'run'}-{now}"
 
 
 def _shortened(loaded: LoadedConfig, scratch: str) -> LoadedConfig:
