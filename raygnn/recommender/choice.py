@@ -276,9 +276,10 @@ def choose_weights(
     rows: Sequence[tuple[AnchorRows, Tensor]],
     settings: RegressionSettings,
 ) -> tuple[tuple[float, float], float]:
-    """The weights of encoder and regression with the best ranking of validation links.
+    """The weights of encoder and regression, by the ranking of validation links.
 
-    The better of encoder and regression has all the weight, unless a blend is better than it by a
+    If the regression alone is better than the encoder alone, it has all the weight, unless a blend
+    is better by a standard error. Otherwise a blend has it, unless the encoder is better by a
     standard error. Beside the regression alone, the encoder has so much weight that it orders
     targets with equal scores.
 
@@ -298,15 +299,16 @@ def choose_weights(
         )
         return _ndcg(judged, sums, settings)
 
-    def best(choices: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], Tensor]:
-        return max(((c, judge(c)) for c in choices), key=lambda found: float(found[1].mean()))
-
-    encoder = (1.0, 0.0)
-    single, ndcg = best([(_LEAST, scale), encoder])
-    blend, ndcg_of_blend = best([(1.0, ratio * scale) for ratio in _RATIOS])
-    of_encoder_alone = ndcg if single == encoder else judge(encoder)
-    weights = blend if _is_better(ndcg_of_blend, ndcg) else single
-    return weights, float(of_encoder_alone.mean())
+    regression, encoder = (_LEAST, scale), (1.0, 0.0)
+    blends = [(1.0, ratio * scale) for ratio in _RATIOS]
+    ndcg = {weights: judge(weights) for weights in (regression, encoder, *blends)}
+    means = {weights: float(each.mean()) for weights, each in ndcg.items()}
+    blend = max(blends, key=means.__getitem__)
+    if means[regression] > means[encoder]:
+        chosen = blend if _is_better(ndcg[blend], ndcg[regression]) else regression
+    else:
+        chosen = encoder if _is_better(ndcg[encoder], ndcg[blend]) else blend
+    return chosen, means[encoder]
 
 
 def _is_better(ndcg: Tensor, other: Tensor) -> bool:
