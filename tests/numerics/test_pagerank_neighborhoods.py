@@ -13,7 +13,6 @@ from raygnn.data.tables.graph_tables import write_tables
 from raygnn.prepare.synthetic import synthetic_tables
 from tests.errors import raises
 from tests.small_runs import check_workers_agree, small_config
-from tests.tiers import slow
 
 #: `make test` has other tests of training and inference; these are of one feature each.
 pytestmark = pytest.mark.slow
@@ -48,9 +47,8 @@ def test_neighbors_of_neighbors_help_in_one_hop(tmp_path, tables):
     assert ppr["test/accuracy"] > own["test/accuracy"] + 0.1
 
 
-@pytest.mark.parametrize("kind", [None, *slow("labor")])
-def test_models_are_saved_and_infer_over_the_same_neighborhoods(tmp_path, tables, kind):
-    sampling = {**PPR, "type": kind, "fanouts": [-1, 4], "weight": "ppr"}
+def test_models_are_saved_and_infer_over_the_same_neighborhoods(tmp_path, tables):
+    sampling = {**PPR, "fanouts": [-1, 4], "weight": "ppr"}
     changes = {"sampling": sampling, "training__max_epochs": 2, "training__eval": "exact"}
     model = {"type": "GCN", "args": {"hidden_channels": 8}}
     task = {"type": "node_classification", "args": {"blend": False, "edge_weight": "ppr"}}
