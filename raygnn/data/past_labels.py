@@ -121,9 +121,11 @@ class PastLabels:
             times: [num_nodes].
         """
         _, first, last = self._spans(nodes, times)
+        return np.column_stack([last - first, self._means(first, last)])
+
+    def _means(self, first: np.ndarray, last: np.ndarray) -> np.ndarray:
         *totals, weights = (sums_between(sums, first, first, last) for sums in self._sums)
-        means = np.stack(totals, axis=1) / np.where(weights > 0, weights, np.nan)[:, None]
-        return np.column_stack([last - first, means])
+        return np.stack(totals, axis=1) / np.where(weights > 0, weights, np.nan)[:, None]
 
     @cached_property
     def _sums(self) -> list[np.ndarray]:
@@ -150,7 +152,7 @@ class PastLabels:
             default: float [num_scores], for entities without a past label.
         """
         _, first, last = self._spans(nodes, until)
-        means = self.means(nodes, until)[:, 1:]
+        means = self._means(first, last)
         means = np.where(np.isnan(means), default, means)
         if not len(self.scores):
             return {"entity_mean": means, "last_label": means}
