@@ -92,9 +92,10 @@ def decide(run: str | PathLike[str], *, top: float | None = None, cost: float | 
         best = top_row(figures, share)
         share, missed = best.share, positive * (1 - best.found)
         lines.append(
-            f"{split}: the best {share:.4g} of {rows:,} rows, {best.rows:,} with a probability "
-            f"from {best.least_probability:.4g}: {best.precision:.1%} are {figures['class']!r} "
-            f"({best.lift:.2f} times as many as of all), which are {best.found:.1%} of them all"
+            f"{split}: the best {100 * share:.4g}% of {rows:,} rows, {best.rows:,} with a "
+            f"probability from {best.least_probability:.4g}: {best.precision:.1%} are "
+            f"{figures['class']!r} ({best.lift:.2f} times as many as of all), which are "
+            f"{best.found:.1%} of them all"
         )
     if cost is not None:
         in_vain = best.rows * (1 - best.precision) if share else 0.0

@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from raygnn.command_line import config_parser, exit_process, load_from_arguments, run_command
+from raygnn.command_line import (
+    check_arguments,
+    config_parser,
+    exit_process,
+    load_from_arguments,
+    run_command,
+)
 from raygnn.console import show
 from raygnn.json_output import with_json
 
@@ -67,10 +73,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
-    loaded = load_from_arguments(remaining, options.allow_modules, _USAGE)
     if options.print_config:
-        show(loaded.saved_yaml())
+        show(load_from_arguments(remaining, options.allow_modules, _USAGE).saved_yaml())
         return
+    check_arguments(remaining, 1, "CONFIG comes first", _USAGE, id="command-config-missing")
     overrides = list(remaining[1:])
     if options.trials is not None:
         overrides.append(f"--tune.num_samples={options.trials}")

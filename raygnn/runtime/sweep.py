@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import time
@@ -20,7 +21,7 @@ from ray.train import Checkpoint
 from ray.tune.integration.ray_train import TuneReportCallback
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-from raygnn.console import count, give_result, label_lines, say
+from raygnn.console import count, give_result, label_lines, say, show_duration
 from raygnn.data.filesystem import arrow_filesystem, join, write_text
 from raygnn.documents import dump_yaml
 from raygnn.errors import PreemptedError, TrainingError
@@ -32,7 +33,7 @@ from raygnn.outputs.run_start import check_run_folder, check_writable, open_run_
 from raygnn.runtime.connection import connect
 from raygnn.runtime.data_checks import check_schema, find_spec, with_task_defaults
 from raygnn.runtime.data_source import open_training_tables, open_trial_bundle, run_tables
-from raygnn.runtime.launch import default_name, warn_of_vanishing
+from raygnn.runtime.launch import default_name, launch, warn_of_vanishing
 from raygnn.runtime.preflight import count_fitting_runs, plan_resources
 from raygnn.runtime.ray_internals import attribute, internal
 from raygnn.runtime.ray_train import train_on_ray
@@ -65,7 +66,8 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
     the same name resumes.
     """
     name = plan.loaded.config.run.name or default_name(plan.loaded)
-    check_writable(check_run_folder(plan.loaded, name), plan.loaded.config.run)
+    run = plan.loaded.config.run
+    check_writable(check_run_folder(plan.loaded, name), run)
     varied = {path.partition(".")[0] for path in plan.section.space}
     connect(lambda: plan.loaded.check_arguments(left_out=varied))  # each trial checks its own
     num_concurrent = _num_concurrent(plan)
@@ -79,6 +81,8 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
     if is_read_alike:
         find_spec(loaded, bundle)
     plan = plan.with_space(loaded)
+    if plan.first and (run.overwrite or not check_run_folder(plan.loaded, name).is_run()):
+        _say_time(plan, data, num_concurrent)
     record = {"graph": uri, "tables": snapshots} if snapshots else None
     folder = open_run_folder(plan.loaded, name, record)
     warn_of_vanishing(folder)
@@ -111,6 +115,17 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
     with folder.stop_recorded():
         _conclude(plan, folder, grid, causes)
     return grid
+
+
+def _say_time(plan: SweepPlan, data: Any, num_concurrent: int) -> None:
+    """States the time of all trials, from a few steps of the first one."""
+    run = plan.loaded.config.run
+    first = plan.trial_config(plan.first, name=None, storage_path=run.storage_path)
+    estimate = launch(first, data=data, dry_run=True).metrics.get("estimate")
+    if estimate is not None and estimate["time_s"] is not None:
+        most = "at most " if estimate["stops_early"] else ""
+        time_ = show_duration(estimate["time_s"] * math.ceil(plan.num_trials / num_concurrent))
+        say(f"{count(plan.num_trials, 'trial')} take {most}about {time_}")
 
 
 def _num_concurrent(plan: SweepPlan) -> int:

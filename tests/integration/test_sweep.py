@@ -181,6 +181,19 @@ def test_a_graph_given_as_an_object_is_swept_over_keys_of_data(tmp_path, capsys)
 
 
 @pytest.mark.ray
+@pytest.mark.cluster
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("ray_session")
+def test_without_a_space_the_time_is_stated_before_the_first_trial(tmp_path, capsys):
+    pytest.importorskip("optuna")
+    raygnn.tune.sweep(_config(tmp_path, scaling__num_workers=0, tune__num_samples=2))
+    lines = capsys.readouterr().out.splitlines()
+    (stated,) = (n for n, line in enumerate(lines) if "2 trials take about " in line)
+    started = [n for n, line in enumerate(lines) if " started: optimizer.args.lr " in line]
+    assert stated < min(started)
+
+
+@pytest.mark.ray
 @pytest.mark.usefixtures("ray_session")
 def test_too_few_cpus_for_a_trial_are_told_at_once(tmp_path):
     space = {"optimizer.args.lr": {"choice": [0.1]}}

@@ -123,7 +123,7 @@ def test_the_saved_model_predicts_what_was_tested(run: Any, tmp_path: Path) -> N
         result.metrics[name]["test"]["error"] for name in ("uncalibrated", "calibration")
     )
     assert after < before
-    assert decide(result.path, top=0.1).startswith("test: the best 0.1 of 300 rows, 30 with a ")
+    assert decide(result.path, top=0.1).startswith("test: the best 10% of 300 rows, 30 with a ")
     assert "at least 0.1667" in decide(result.path, cost=5)
 
 

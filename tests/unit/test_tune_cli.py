@@ -30,6 +30,9 @@ def test_a_sweep_under_a_name_that_is_taken_is_refused(capsys, tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "run.json").write_text('{"status": "finished", "fingerprint": "x"}')
+    alone = tmp_path / "alone.yaml"  # as `raygnn prepare` writes it
+    alone.write_text("data: {uri: graph}\nscaling: {num_workers: 0}\n")
     place = ["--run.storage_path", str(tmp_path), "--run.name", "mine"]
-    assert raygnn.tune.main([str(EXAMPLES / "sweep.yaml"), *place]) == 2
-    assert "that run has finished. Set run.overwrite to true" in capsys.readouterr().err
+    for config in (EXAMPLES / "sweep.yaml", alone):
+        assert raygnn.tune.main([str(config), "--tune.num_samples", "2", *place]) == 2
+        assert "that run has finished. Set run.overwrite to true" in capsys.readouterr().err
