@@ -22,6 +22,8 @@ class Ranges:
         bounds: [num_bins - 1], ascending least predictions of the bins after the first.
         low, high: [num_bins], added to a prediction.
         least: no range goes below; None if values may be negative.
+        is_whole: values and ends are whole numbers. Otherwise a slightly higher prediction could
+            leave out a frequent value, such as 0.
     Source: Papadopoulos et al. 2002; by bins, Mondrian conformal prediction, Vovk et al. 2003.
     """
 
@@ -29,6 +31,7 @@ class Ranges:
     low: tuple[float, ...]
     high: tuple[float, ...]
     least: float | None
+    is_whole: bool = False
 
     @classmethod
     def fit(cls, predictions: np.ndarray, labels: np.ndarray) -> Ranges | None:
@@ -41,21 +44,22 @@ class Ranges:
         bounds = np.unique(np.quantile(predictions, np.arange(1, num_bins) / num_bins))
         bounds = bounds[bounds > predictions.min()]
         bins = np.searchsorted(bounds, predictions, "right")
-        ends = [
-            _quantiles(np.sort((labels - predictions)[bins == each]))
-            for each in range(len(bounds) + 1)
-        ]
+        is_whole = bool((labels == np.round(labels)).all())
+        errors = labels - (np.round(predictions) if is_whole else predictions)
+        ends = [_quantiles(np.sort(errors[bins == each])) for each in range(len(bounds) + 1)]
         low, high = zip(*ends, strict=True)
         least = 0.0 if labels.min() >= 0 else None
-        return cls(tuple(bounds.tolist()), low, high, least)
+        return cls(tuple(bounds.tolist()), low, high, least, is_whole)
 
     def of(self, predictions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper ends, in the shape and dtype of predictions, which lie between them."""
         bins = np.searchsorted(np.array(self.bounds), predictions, "right")
-        low = predictions + np.minimum(np.array(self.low)[bins], 0)
-        high = predictions + np.maximum(np.array(self.high)[bins], 0)
+        centers = np.round(predictions) if self.is_whole else predictions
+        low = centers + np.array(self.low)[bins]
         if self.least is not None:
-            low = np.minimum(np.maximum(low, self.least), predictions)
+            low = np.maximum(low, self.least)
+        low = np.minimum(low, predictions)
+        high = np.maximum(centers + np.array(self.high)[bins], predictions)
         return low.astype(predictions.dtype), high.astype(predictions.dtype)
 
 

@@ -73,6 +73,16 @@ def test_ranges_of_counts_are_not_negative_and_survive_json() -> None:
     assert signed.of(np.zeros(1, np.float32))[0] < 0
 
 
+def test_a_slightly_higher_prediction_leaves_out_no_count() -> None:
+    rng = np.random.default_rng(0)
+    predictions, counts = rng.normal(1.0, 0.01, 2_000), rng.poisson(1.0, 2_000)
+    ranges = Ranges.fit(predictions[:1_000], counts[:1_000])
+    assert ranges is not None
+    low, high = ranges.of(predictions[1_000:] + 0.05)
+    assert set(low) == {0}
+    assert set(high) == {2}
+
+
 def test_equal_predictions_have_one_range() -> None:
     labels = np.random.default_rng(0).normal(size=1_000)
     ranges = Ranges.fit(np.ones(1_000), labels)
