@@ -38,7 +38,7 @@ MANIFEST_NAME = "graph.yaml"
 FORMAT: Literal["raygnn/graph-v1"] = "raygnn/graph-v1"
 
 # Names become file names and parts of config keys, so nothing that a shell or a URI reads.
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
+_NAME = re.compile(r"[^\W_][\w.\-]*")  # letters of any script
 _RESERVED_COLUMNS = frozenset({"id", "split", "time", "weight"})
 _SPARSE_PARTS = frozenset({"indptr", "indices", "values"})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property, partial
@@ -296,5 +297,5 @@ def singular(word: str) -> str:
 
 def type_name(name: str) -> str:
     """A name that is valid in `graph.yaml`."""
-    name = re.sub(r"[^A-Za-z0-9]+", "_", name)
+    name = re.sub(r"[\W_]+", "_", unicodedata.normalize("NFC", name))
     return name.strip("_") or "node"

@@ -740,12 +740,17 @@ def test_a_file_without_a_header_is_a_list_of_edges(tmp_path: Path) -> None:
 
 
 def test_names_in_other_scripts_are_words(tmp_path: Path) -> None:
-    """Two tables keep names of their own, and a column without any letter is no reference."""
+    """Tables keep their names, composed, and a column without any letter is no reference."""
+    doctors = {"ArztID": list(range(500, 530)), "Fach": some(["a", "b"], 30)}
+    write(tmp_path, "A\u0308rzte.csv", **doctors)
     write(tmp_path, "客户.csv", **{"客户": list(range(100, 130)), "!": some(["a", "b"], 30)})
-    write(tmp_path, "订单.csv", **{"客户": some(list(range(100, 130)), 90), "!": some([1, 2], 90)})
-    found = draft(str(tmp_path))
-    (edges,) = Manifest.parse(found.text).edge_types
-    assert (edges.type, edges.target) == (("node_2", "node", "node"), "客户")
+    refers = {"客户": some(list(range(100, 130)), 90), "ArztID": some(doctors["ArztID"], 90)}
+    write(tmp_path, "订单.csv", **refers, **{"!": some([1, 2], 90)})
+    assert main(["draft", str(tmp_path)]) == 0
+    (edges,) = Manifest.load(str(tmp_path)).edge_types
+    assert set(edges.type) == {"订单", "客户", "Ärzte"}
+    assert {edges.source, edges.target} == {"客户", "ArztID"}
+    assert ingest(str(tmp_path), cache_dir=tmp_path / "cache").num_nodes("Ärzte") == 30
 
 
 def _orders(folder: Path, total: str) -> None:
