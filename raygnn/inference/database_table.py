@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import PurePath
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from raygnn.data.filesystem import exists, redact
 from raygnn.data.tables.source import (
@@ -27,17 +30,19 @@ from raygnn.data.tables.source import (
 from raygnn.errors import ConfigError, RaygnnError, RunError
 
 _CHUNK = 10_000  # rows of one statement
+_LAKES = ("iceberg", "bigquery")
 
 
 def is_table(out: str) -> bool:
     """Whether an output is a table, and not a folder or a file."""
-    return is_database(out) or system(out) == "iceberg" or out.startswith("delta+")
+    return is_database(out) or system(out) in _LAKES or out.startswith("delta+")
 
 
 @dataclass(frozen=True)
 class DatabaseTable:
-    """`sqlite:///shop.sqlite#predictions`, `iceberg://CATALOG#sales.predictions` or
-    `delta+s3://lake/predictions`. A name may have a schema: `sales.predictions`.
+    """`sqlite:///shop.sqlite#predictions`, `iceberg://CATALOG#sales.predictions`,
+    `bigquery://PROJECT#sales.predictions` or `delta+s3://lake/predictions`. A name may have a
+    schema: `sales.predictions`.
     """
 
     url: str
@@ -111,6 +116,9 @@ class DatabaseTable:
             return bool(deltalake.DeltaTable.is_deltatable(self._path))
         if system(self.url) == "iceberg":
             return bool(self._catalog.table_exists(self.name))
+        if system(self.url) == "bigquery":
+            tables = self._bigquery.list_tables(self.name.rpartition(".")[0])
+            return any(table.table_id == self.name.rpartition(".")[2] for table in tables)
         file, literal = database_file(self.url), self.name.replace("'", "''")
         if file is not None and not exists(file):
             return False
@@ -139,6 +147,7 @@ class DatabaseTable:
             "duckdb": self._write_duckdb,
             "delta": self._write_delta,
             "iceberg": self._write_iceberg,
+            "bigquery": self._write_bigquery,
         }.get(system(self.url), self._write_sqlalchemy)
 
     @property
@@ -148,6 +157,11 @@ class DatabaseTable:
     @property
     def _catalog(self) -> Any:
         return driver("pyiceberg.catalog", "pyiceberg").load_catalog(self.url.partition("://")[2])
+
+    @property
+    def _bigquery(self) -> Any:
+        bigquery = driver("google.cloud.bigquery", "google-cloud-bigquery")
+        return bigquery.Client(project=self.url.partition("://")[2])
 
     def _write_delta(self, rows: pa.Table, is_there: bool) -> None:
         mode = "overwrite" if is_there else "error"
@@ -159,6 +173,19 @@ class DatabaseTable:
             return
         with self._catalog.create_table_transaction(self.name, rows.schema) as transaction:
             transaction.append(rows)
+
+    def _write_bigquery(self, rows: pa.Table, is_there: bool) -> None:
+        file = io.BytesIO()
+        pq.write_table(rows, file, coerce_timestamps="us", allow_truncated_timestamps=True)
+        client, bigquery = self._bigquery, import_module("google.cloud.bigquery")
+        options = bigquery.ParquetOptions()
+        options.enable_list_inference = True
+        config = bigquery.LoadJobConfig(
+            source_format="PARQUET",
+            parquet_options=options,
+            write_disposition="WRITE_TRUNCATE_DATA" if is_there else "WRITE_EMPTY",
+        )
+        client.load_table_from_file(file, self.name, rewind=True, job_config=config).result()
 
     def _write_postgres(self, rows: pa.Table, is_there: bool) -> None:
         dbapi = driver("adbc_driver_postgresql.dbapi", "adbc-driver-postgresql")

@@ -18,6 +18,7 @@ from raygnn.config import load_config
 from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, NodeRows
 from raygnn.runtime.data_source import open_bundle
 from raygnn.train import fit
+from tests.bigquery_server import bigquery
 from tests.errors import raises
 from tests.small_runs import small_config
 
@@ -61,6 +62,35 @@ def test_a_table_of_iceberg(ray_session: None, tmp_path: Path) -> None:
     read = f"{{type: iceberg, table_identifier: shop.users, catalog_kwargs: {kwargs}}}"
     bundle = open_bundle(load_config(_graph(tmp_path, read)), None)
     assert sorted(bundle.ids("n").to_numpy()) == _IDS.tolist()
+
+
+@pytest.mark.slow  # 2 s, and 12 s as the first query of Ray Data
+@pytest.mark.parametrize("rows", ["dataset: sales.users", "query: SELECT * FROM sales.users"])
+def test_a_table_of_bigquery(
+    ray_session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: str
+) -> None:
+    """Google's clients read a server that answers as BigQuery does, in two streams."""
+    with bigquery() as server:
+        server.tables["sales.users"] = _NODES
+        server.queries["SELECT * FROM sales.users"] = _NODES
+        address = server.address
+
+        def client() -> Any:  # in workers too, which receive it with their task
+            import grpc
+            from google.cloud import bigquery_storage
+            from google.cloud.bigquery_storage_v1.services.big_query_read import transports
+
+            channel = grpc.insecure_channel(address)
+            transport = transports.BigQueryReadGrpcTransport(channel=channel)
+            return bigquery_storage.BigQueryReadClient(transport=transport)
+
+        reader = "ray.data._internal.datasource.bigquery_datasource"
+        monkeypatch.setattr(f"{reader}._create_read_client", client)
+        config = load_config(_graph(tmp_path, f"{{type: bigquery, project_id: shop, {rows}}}"))
+        bundle = open_bundle(config, None)
+    ids = bundle.ids("n").to_numpy()
+    assert sorted(ids) == _IDS.tolist()
+    assert np.array_equal(np.asarray(bundle.column("n", "x")), ids / 2)
 
 
 @pytest.mark.slow  # 15 s: Ray starts, so that its workers find the message of TensorFlow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 
 from raygnn.data.tables.source import query_batches, select
 from raygnn.inference.database_table import DatabaseTable
+from tests.bigquery_server import bigquery
 from tests.databases import PASSWORD, POSTGRES, postgres, write_duckdb, write_sqlite
 from tests.errors import raises
 
@@ -71,45 +72,47 @@ def test_a_table_is_made_and_its_rows_are_replaced(url: str) -> None:
     assert [row["id"] for row in _read(table)] == [f"c{i}" for i in range(7)]
 
 
-@pytest.fixture(params=["delta", "iceberg"])
-def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "delta":
-        pytest.importorskip("deltalake")
-        return f"delta+{tmp_path}/lake/predictions"
-    catalogs = pytest.importorskip("pyiceberg.catalog")
-    where = {"TYPE": "sql", "URI": f"sqlite:///{tmp_path}/lake.db", "WAREHOUSE": str(tmp_path)}
-    for key, value in where.items():
-        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{key}", value)
-    config = importlib.import_module("pyiceberg.utils.config").Config()
-    monkeypatch.setattr(catalogs, "_ENV_CONFIG", config)  # which it reads when it is imported
-    catalogs.load_catalog("lake").create_namespace("shop")
-    return "iceberg://lake#shop.predictions"
-
-
-def _read_lake(table: DatabaseTable) -> list[dict[str, Any]]:
-    if table.url.startswith("delta"):
-        import deltalake
-
-        rows = deltalake.DeltaTable(table.url.removeprefix("delta+")).to_pyarrow_table()
+@pytest.fixture(params=["delta", "iceberg", "bigquery"])
+def lake(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[str, Callable[[], pa.Table]]]:
+    """An output, and a function that reads its rows."""
+    if request.param == "bigquery":
+        with bigquery() as server:
+            server.tables["sales.orders"] = pa.table({})
+            yield "bigquery://shop#sales.predictions", lambda: server.tables["sales.predictions"]
+    elif request.param == "delta":
+        path, deltalake = f"{tmp_path}/lake/predictions", pytest.importorskip("deltalake")
+        yield f"delta+{path}", lambda: deltalake.DeltaTable(path).to_pyarrow_table()
     else:
-        from pyiceberg.catalog import load_catalog
+        catalogs = pytest.importorskip("pyiceberg.catalog")
+        where = {"TYPE": "sql", "URI": f"sqlite:///{tmp_path}/lake.db", "WAREHOUSE": str(tmp_path)}
+        for key, value in where.items():
+            monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{key}", value)
+        config = importlib.import_module("pyiceberg.utils.config").Config()
+        monkeypatch.setattr(catalogs, "_ENV_CONFIG", config)  # which it reads when it is imported
+        catalog, name = catalogs.load_catalog("lake"), "shop.predictions"
+        catalog.create_namespace("shop")
+        yield f"iceberg://lake#{name}", lambda: catalog.load_table(name).scan().to_arrow()
 
-        rows = load_catalog("lake").load_table(table.name).scan().to_arrow()
-    return sorted(rows.to_pylist(), key=lambda row: row["prediction"])
 
-
-def test_a_lake_takes_all_rows_or_none(lake: str) -> None:
-    table = DatabaseTable.of(lake)
+def test_a_lake_takes_all_rows_or_none(lake: tuple[str, Callable[[], pa.Table]]) -> None:
+    out, read = lake
+    table = DatabaseTable.of(out)
     assert table is not None
     assert table.check(overwrite=False) is False
     table.write(_rows(30), overwrite=False)
-    assert _read_lake(table) == _rows(30).to_pylist()
+    assert _sorted(read()) == _rows(30).to_pylist()
     with raises("output-not-empty", "predictions"):
         table.write(_rows(7), overwrite=False)
     table.write(_rows(7), overwrite=True)
     with raises("output-database", "predictions"):
         table.write(_rows(3).append_column("other", pa.array([1, 2, 3])), overwrite=True)
-    assert _read_lake(table) == _rows(7).to_pylist()
+    assert _sorted(read()) == _rows(7).to_pylist()
+
+
+def _sorted(rows: pa.Table) -> list[dict[str, Any]]:
+    return rows.sort_by("prediction").to_pylist()
 
 
 def test_refused_rows_leave_the_table_as_it_was(url: str, monkeypatch) -> None:
