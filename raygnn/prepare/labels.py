@@ -128,18 +128,19 @@ def write_labels(
     )
     lines = []
     for split in SPLIT_NAMES:
-        num_rows = sum(value == split for value in rows.column("split").to_pylist())
-        spans = [_shown(time) for time in by_split[split]]
-        if num_rows == 0:
+        of_split = rows.filter(pc.equal(rows.column("split"), split))
+        if not len(of_split):
+            spans = [_shown(time) for time in by_split[split]]
             raise DataError(
                 f"--name={name!r} is invalid: the query makes no row for {split}, asked at "
                 f"{len(spans)} times from {spans[0]} to {spans[-1]}. Check its conditions, or "
                 "choose other times with --val and --test. [labels-split-empty]"
             )
+        spans = [_shown(time) for time in of_split.column(columns.time).unique().sort().to_pylist()]
         asked_at = f"at {spans[0]}"
         if len(spans) > 1:
             asked_at = f"at {len(spans)} times, {spans[0]} to {spans[-1]}"
-        lines.append(f"{split}: {count(num_rows, 'row')} {asked_at}")
+        lines.append(f"{split}: {count(len(of_split), 'row')} {asked_at}")
     lines += [*tables.notes, *unrecorded]
     if num_unknown:
         lines.append(f"{num_unknown:,} rows of unknown {columns.node_type} are left out")

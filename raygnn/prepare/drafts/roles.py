@@ -402,7 +402,8 @@ def _question(tables: Sequence[Table], folder: str) -> str | None:
                 sides = [each for each in table.references.values() if each.table == ref.table]
                 is_thing = bool(THINGS & {*words_of(ref.table)})
                 num_entities = 0 if is_person else entities.num_rows
-                rank = (is_person, not is_thing, num_entities, table.num_rows)
+                sizes = num_entities, table.num_rows, entities.num_rows  # customers before clerks
+                rank = (is_person, not is_thing, *sizes)
                 found.append((rank, table.name, ref.table, time, sides))
     if not found:
         return None

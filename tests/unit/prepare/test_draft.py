@@ -1071,6 +1071,14 @@ def test_questions_are_about_those_who_buy_not_what_is_bought(tmp_path: Path) ->
     assert '--predict "count(transactions) over 30d > 0" --for households' in question
 
 
+def test_questions_are_about_customers_rather_than_clerks(tmp_path: Path) -> None:
+    write(tmp_path, "customer.csv", customer_id=range(1000, 1200), age=some([20, 30, 40], 200))
+    write(tmp_path, "staff.csv", staff_id=range(500, 510), rank=some(["a", "b"], 10))
+    ends = {"customer_id": some(range(1000, 1200), 900), "staff_id": some(range(500, 510), 900)}
+    write(tmp_path, "loans.csv", loan_id=range(900), **ends, lent=some_days(900))
+    assert "--for customer " in draft(str(tmp_path)).task.question
+
+
 def test_link_tables_without_times_beside_others_are_named(shop: Path) -> None:
     write(shop, "wishes.csv", customer=some(USERS, 300), sku=some(SKUS, 300))
     notes = draft(str(shop)).notes
