@@ -14,7 +14,7 @@ import contextlib
 import io
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -25,8 +25,8 @@ from training import engine_config
 
 import raygnn.train
 from raygnn.loops.engine import Engine
-from raygnn.sampling import NeighborLoader
 from raygnn.sampling.batch_sequence import BatchSequence
+from raygnn.sampling.sampled_sequence import SampledSequence
 
 _STEPS = {"smoke": 12, "reference": 900}
 _NUM_READY = 24  # batches that are repeated
@@ -40,12 +40,13 @@ def step_ms(
     device: str,
     *,
     threads: int | None,
-    ready: bool,
-    graphs: bool,
+    ready: bool = False,
+    graphs: bool = True,
+    change: Callable[[dict[str, Any]], dict[str, Any]] = dict,
 ) -> tuple[float, float]:
     """Milliseconds of a step after the start of a run, and of these, waiting for batches.
 
-    `threads`: of the sampler; None lets the device sample.
+    `threads`: of the sampler; None lets the device sample. `change`: of the config.
     """
     steps = _STEPS[scale.name]
     config = engine_config(
@@ -59,6 +60,7 @@ def step_ms(
         device_features=True,
         cuda_graphs=graphs,
     )
+    config = change(config)
     began: list[tuple[float, float]] = []
     step, iterate = Engine._step, BatchSequence.iterate
 
@@ -74,7 +76,7 @@ def step_ms(
             made = list(itertools.islice(batches, _NUM_READY))
         yield from itertools.cycle(made)
 
-    host_samples = patch.object(NeighborLoader, "sample_on_device", lambda self: "a benchmark")
+    host_samples = patch.object(SampledSequence, "sample_on_device", lambda self: "a benchmark")
     with (
         contextlib.nullcontext() if threads is None else host_samples,
         patch.object(Engine, "_step", timed_step),

@@ -8,6 +8,9 @@ Each side does what it does by default: raygnn ranks each link's target among al
 negatives of the batch and takes the links out of the messages; PyG draws pairs of nodes for binary
 cross-entropy. One thread. PyG is trimmed and needs pyg-lib (benchmarks/README.md says how to build
 it).
+
+With `--device cuda`, our steps are later ones of `raygnn.train`, whose batches the device samples,
+or 12 threads, as PyG's loader has 12 processes.
 """
 
 from __future__ import annotations
@@ -15,12 +18,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import yaml
+from engine_steps import step_ms
 from harness import CLOCKS, Case, Row, Scale, chosen_scale, interleaved, medians, parser, publish
 from rmat_graph import EDGE, NODE, RmatGraph
 from torch import nn
@@ -37,24 +42,39 @@ from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 
 _STEPS_A_ROUND = 4
+_SAMPLERS = 12  # threads or processes beside a GPU
 _AS_FACEBOOK = {"num_nodes": 22_470, "num_edges": 341_646, "num_classes": 64, "fanouts": (10, 10)}
+
+
+def of_links(config: dict[str, Any], scale: Scale) -> dict[str, Any]:
+    """A config with links as its task."""
+    return {
+        **config,
+        "data": {
+            **config["data"],
+            "splits": {"type": "hash", "fractions": [0.96, 0.02, 0.02]},
+        },
+        "task": {
+            "type": "link_prediction",
+            "args": {"num_random_negatives": scale.batch_size},
+        },
+        "model": {
+            "type": "GraphSAGE",
+            "args": {"hidden_channels": scale.hidden_channels, "out_channels": scale.num_classes},
+        },
+    }
 
 
 def our_steps(scale: Scale, bundle: Bundle, tables: Path, work: Path) -> Case:
     """Steps of the task, as a run makes them, without the engine around them."""
     config = {
-        "data": {"uri": str(tables), "splits": {"type": "hash", "fractions": [0.96, 0.02, 0.02]}},
-        "task": {"type": "link_prediction", "args": {"num_random_negatives": scale.batch_size}},
+        "data": {"uri": str(tables)},
         "sampling": {"fanouts": list(scale.fanouts)},
         "loader": {"batch_size": scale.batch_size, "num_threads": 1},
-        "model": {
-            "type": "GraphSAGE",
-            "args": {"hidden_channels": scale.hidden_channels, "out_channels": scale.num_classes},
-        },
         "scaling": {"num_workers": 0},
     }
     path = work / "link_steps.yaml"
-    path.write_text(yaml.safe_dump(config))
+    path.write_text(yaml.safe_dump(of_links(config, scale)))
     loaded = load_config(path)
     prepare_process(loaded)
     torch.set_num_threads(1)
@@ -75,7 +95,7 @@ def our_steps(scale: Scale, bundle: Bundle, tables: Path, work: Path) -> Case:
     return run
 
 
-def pyg_steps(scale: Scale, bundle: Bundle) -> Case:
+def pyg_steps(scale: Scale, bundle: Bundle, device: torch.device) -> Case:
     """Steps of PyG's loader and model."""
     csc = bundle.csc(EDGE)
     indptr, indices = (torch.from_numpy(np.asarray(a, np.int64)) for a in (csc.indptr, csc.indices))
@@ -90,14 +110,17 @@ def pyg_steps(scale: Scale, bundle: Bundle) -> Case:
         batch_size=scale.batch_size,
         shuffle=True,
         is_sorted=True,
+        num_workers=_SAMPLERS if device.type == "cuda" else 0,
+        pin_memory=device.type == "cuda",
     )
     widths = (scale.num_features, scale.hidden_channels, len(scale.fanouts), scale.num_classes)
-    model: nn.Module = GraphSAGE(*widths)
+    model: nn.Module = GraphSAGE(*widths).to(device)
     optimizer = torch.optim.Adam(model.parameters())
     batches: Iterator[Any] = (batch for _ in itertools.count() for batch in loader)
 
     def run() -> None:
         for batch in itertools.islice(batches, _STEPS_A_ROUND):
+            batch = batch.to(device, non_blocking=True)
             optimizer.zero_grad()
             rows = model(
                 batch.x,
@@ -109,6 +132,8 @@ def pyg_steps(scale: Scale, bundle: Bundle) -> Case:
             scores = (source * target).sum(dim=-1)
             functional.binary_cross_entropy_with_logits(scores, batch.edge_label).backward()
             optimizer.step()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
 
     return run
 
@@ -116,22 +141,29 @@ def pyg_steps(scale: Scale, bundle: Bundle) -> Case:
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the benchmark."""
     options = parser(__doc__, in_rounds=True).parse_args(argv)
-    scale, work = chosen_scale(options), Path(options.work)
+    scale, work, device = chosen_scale(options), Path(options.work), torch.device(options.device)
     if scale.name == "reference":
         scale = replace(scale, **_AS_FACEBOOK)
     graph = RmatGraph(scale.num_nodes, scale.num_edges, scale.num_features)
     tables, bundle = graph.tables(work), graph.bundle(work)
     torch.set_num_threads(1)
-    cases = {"raygnn": our_steps(scale, bundle, tables, work)}
+    cases = {} if device.type == "cuda" else {"raygnn": our_steps(scale, bundle, tables, work)}
     if WITH_PYG_LIB:
-        cases["PyG"] = pyg_steps(scale, bundle)
+        cases["PyG"] = pyg_steps(scale, bundle, device)
     seconds = interleaved(cases, scale.rounds, CLOCKS[options.clock])
-    publish("link_steps", options, link_rows(medians(seconds)), seconds=seconds)
+    ms = {name: 1e3 * value / _STEPS_A_ROUND for name, value in medians(seconds).items()}
+    rows = []
+    if device.type == "cuda":
+        step = partial(step_ms, scale, tables, work, "cuda", change=partial(of_links, scale=scale))
+        ms["raygnn"], _ = step(threads=None)
+        of_host, waited = step(threads=_SAMPLERS)
+        note = f"{waited:.1f} ms wait for batches"
+        rows.append(Row(f"step of links, {_SAMPLERS} sampler threads", of_host, "ms", note=note))
+    publish("link_steps", options, [*link_rows(ms), *rows], seconds=seconds)
 
 
-def link_rows(seconds: dict[str, float]) -> list[Row]:
+def link_rows(ms: dict[str, float]) -> list[Row]:
     """Our step and PyG's."""
-    ms = {name: 1e3 * value / _STEPS_A_ROUND for name, value in seconds.items()}
     rows = [Row("step of links", ms["raygnn"], "ms")]
     if "PyG" in ms:
         ratio = ms["PyG"] / ms["raygnn"]

@@ -32,6 +32,7 @@ run card $python -c "import torch; print(torch.__version__, torch.cuda.get_devic
 run sampler $python benchmarks/device_sampler.py --scale "$scale" --device cuda --rounds 5
 run engine_steps $python benchmarks/engine_steps.py --scale "$scale" --device cuda --threads 12
 run training $python benchmarks/training.py --scale "$scale" --device cuda --sampler-threads 12 --rounds 5
+run link_steps $python benchmarks/link_steps.py --scale "$scale" --device cuda --rounds 10
 # By file: others import Ray.
 run tests $python -m pytest -p no:benchmark -n $processes -m gpu tests/unit/models/test_on_gpu.py \
     tests/unit/sampling/test_loader.py tests/numerics/test_on_gpu.py
@@ -48,12 +49,13 @@ two_ranks() {
 run two-ranks-nccl two_ranks nccl
 run two-ranks-gloo two_ranks gloo
 tables=$(ls -d build/benchmarks/tables/rmat-*-classes | tail -n 1)
+small=$(ls -td build/benchmarks/tables/rmat-* | grep -v classes | head -n 1)  # of link_steps.py
 for model in GraphSAGE GAT HGT RGCN links; do
-    what=(--model "{type: $model, args: {hidden_channels: 256}}")
-    [ $model = links ] && what=(--task link_prediction --model "{type: GraphSAGE, args: {hidden_channels: 256}}"
+    graph=$tables what=(--model "{type: $model, args: {hidden_channels: 256}}")
+    [ $model = links ] && graph=$small what=(--task link_prediction --model "{type: GraphSAGE, args: {hidden_channels: 256}}"
         --data.splits "{type: hash, fractions: [0.98, 0.01, 0.01]}")
     run trace-$model $python -m raygnn.train examples/quickstart.yaml --data.synthetic null \
-        --data.uri "$tables" --data.cache_dir build/benchmarks/cache \
+        --data.uri "$graph" --data.cache_dir build/benchmarks/cache \
         --sampling.fanouts '[15, 10, 5]' --loader.batch_size $batch \
         "${what[@]}" \
         --training.max_steps $((first + 2 * traced)) --training.num_val_batches 1 --training.num_test_batches 1 \

@@ -14,7 +14,6 @@ from raygnn.data.filesystem import redact
 from raygnn.data.pagerank_graph import neighborhood_graph
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task, TaskEnvironment
-from raygnn.sampling.batch_sequence import SampledSequence
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.sample_record import (
     RowLayout,
@@ -23,6 +22,7 @@ from raygnn.sampling.sample_record import (
     check_same_settings,
     other_requests,
 )
+from raygnn.sampling.sampled_sequence import SampledSequence
 from raygnn.sampling.stored_samples import StoredSamples
 
 Loaders = Mapping[str, SampledSequence]

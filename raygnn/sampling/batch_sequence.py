@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import Any, Generic, NotRequired, Protocol, Self, TypedDict, TypeVar, Unpack
+from functools import partial
+from typing import Any, Generic, NotRequired, Self, TypedDict, TypeVar
 from weakref import WeakSet
 
 import numpy as np
@@ -18,21 +18,15 @@ from numba import njit
 from raygnn.data.hashing import splitmix64
 from raygnn.sampling.batch import Batch
 from raygnn.sampling.blocks import with_counts
-from raygnn.sampling.growing_subgraph import share_leaves
-from raygnn.sampling.neighbor_sampler import NeighborSampler
-from raygnn.sampling.padding import Padding
 from raygnn.sampling.prefetch import DeviceCopies, map_ahead
-from raygnn.sampling.protocols import SampledSubgraph, SampleRequest
 from raygnn.sampling.rng import (
     RNG_VERSION,
     BatchKey,
     batch_key,
     chain_key,
-    fixed_key,
     half_bits,
     permuted,
     seed_order,
-    seed_salts,
     text_key,
     windowed_order,
 )
@@ -164,7 +158,7 @@ class BatchSequence(ABC, Generic[BatchT]):
 
     def sample_on_device(self) -> str | None:
         """Lets the device sample, if it can; else returns the reason. Call before iterating."""
-        return "batches other than neighborhoods of seed nodes"
+        return "batches of several tasks or of the whole graph"
 
     def _threads(self) -> tuple[int, bool]:
         """Number of sampler threads, and whether they alternate with training."""
@@ -346,112 +340,3 @@ class JointBatches(BatchSequence[Any]):
     def ready_for_device(self, batch: JointBatch) -> JointBatch:
         each = {n: self.sequences[n].ready_for_device(b) for n, b in batch.batches.items()}
         return replace(batch, batches=each)
-
-
-#: Threads that read from a store of objects: each waits for its answers most of the time.
-_NUM_REMOTE_READERS = 4
-
-
-class SamplesOfSplit(Protocol):
-    """Stored neighborhoods of a split: `StoredSplit`, whose module imports this one."""
-
-    is_remote: bool
-
-    def position(self, epoch: int, index: int) -> tuple[int, int]: ...
-
-    def read(
-        self, epoch: int, index: int, request: SampleRequest, sampler: NeighborSampler
-    ) -> SampledSubgraph: ...
-
-
-class SampledOptions(SequenceOptions):
-    """The keyword arguments of `SampledSequence`, for the signatures of its subclasses."""
-
-    samples: NotRequired[SamplesOfSplit | None]
-    src_degrees: NotRequired[bool]
-    shared_leaves: NotRequired[frozenset[str]]
-    pads: NotRequired[bool]
-
-
-class SampledSequence(BatchSequence[BatchT]):
-    """Micro-batches with the neighborhood of their `request`.
-
-    Args:
-        samples: stored neighborhoods, read instead of sampling. Epochs beyond the stored ones
-            repeat their micro-batches, with the same neighbors and negatives, in another order.
-        shared_leaves: node types whose nodes appear once in the last hop, because the model reads
-            the same of them for all seeds.
-        pads: give batches few shapes, see `Padding`.
-    """
-
-    def __init__(
-        self,
-        num_examples: int,
-        sampler: NeighborSampler,
-        *,
-        samples: SamplesOfSplit | None = None,
-        src_degrees: bool = False,
-        shared_leaves: frozenset[str] = frozenset(),
-        pads: bool = False,
-        **options: Unpack[SequenceOptions],
-    ) -> None:
-        super().__init__(num_examples, **options)
-        self.sampler = sampler
-        self.src_degrees = src_degrees
-        self._samples, self._shared_leaves, self._pads = samples, shared_leaves, pads
-
-    @abstractmethod
-    def request(self, epoch: int, index: int) -> SampleRequest: ...
-
-    def make(self, epoch: int, index: int) -> BatchT:
-        """Repeated epochs have stored micro-batches under their own numbers."""
-        if self._samples is None:
-            return super().make(epoch, index)
-        stored = self._samples.position(epoch, index)
-        batch = super().make(*stored)
-        if stored == (epoch, index):
-            return batch
-        return replace(batch, index=index, key=self.key(epoch, index))
-
-    @property
-    def sample_settings(self) -> dict[str, Any]:
-        """Settings that determine stored neighborhoods, by config key if there is one."""
-        of_sampler = dict(self.sampler.settings)
-        return {
-            "graph": of_sampler.pop("graph"),
-            "seed": self.seed,
-            "batch_size": self.batch_size,
-            **{f"sampling.{name}": value for name, value in of_sampler.items()},
-        }
-
-    def sampled(self, epoch: int, index: int, request: SampleRequest) -> SampledSubgraph:
-        subgraph = self._sampled(epoch, index, request)
-        return self._padding(subgraph) if self._pads else subgraph
-
-    @cached_property
-    def _padding(self) -> Padding:
-        return Padding(self._sampled(0, 0, self.request(0, 0)), self.sampler.graph)
-
-    def with_own_draws(self, request: SampleRequest) -> SampleRequest:
-        """Outside training, the draws of a disjoint sampler depend on each seed and its time only,
-        so that every evaluation and every prediction samples the same, in any batch.
-        """
-        if self.shuffle or not self.sampler.disjoint:
-            return request
-        times = request.times or {}
-        salts = {name: seed_salts(ids, times.get(name)) for name, ids in request.seeds.items()}
-        return replace(request, key=fixed_key(self.seed), salts=salts)
-
-    def _sampled(self, epoch: int, index: int, request: SampleRequest) -> SampledSubgraph:
-        if self._samples is None:
-            subgraph = self.sampler.sample(**request.arguments)
-        else:
-            subgraph = self._samples.read(epoch, index, request, self.sampler)
-        if subgraph.seed is None and subgraph.seed_time is None:
-            return subgraph
-        return share_leaves(subgraph, self._shared_leaves)
-
-    def _threads(self) -> tuple[int, bool]:
-        if self._samples is not None and self._samples.is_remote and self.num_threads is None:
-            return _NUM_REMOTE_READERS, False
-        return super()._threads()

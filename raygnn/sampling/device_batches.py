@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Generic
 
 import numpy as np
 import torch
@@ -13,41 +15,38 @@ from torch import Tensor
 
 from raygnn.console import warn
 from raygnn.data.edge_types import EdgeType
-from raygnn.device_memory import copied
-from raygnn.sampling.batch import DeviceCopy, NodeBatch
+from raygnn.sampling.batch import Batch, DeviceCopy
+from raygnn.sampling.batch_sequence import BatchT
 from raygnn.sampling.device_padding import DevicePadding
-from raygnn.sampling.device_sampler import DeviceSampler
+from raygnn.sampling.device_sampler import DeviceSampler, SampleInputs
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.padding import Counts, Padding
-from raygnn.sampling.prefetch import copied_together
+from raygnn.sampling.prefetch import copied_together, map_ahead
+from raygnn.sampling.protocols import SampleRequest
 from raygnn.sampling.tensor_record import TensorRecord, moved
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostInputs(TensorRecord):
+class HostPart(TensorRecord, Generic[BatchT]):
     """The part of a batch that the host computes.
 
     Attributes:
-        key: of the batch.
-        input_id, labels: see `NodeBatch`.
-        seeds: int64 [num_seeds], dense ids.
-        draw_keys: see `DeviceSampler.keys`.
+        batch: without its neighborhood and local ids.
+        sample: what the neighborhood depends on; None if only the host can sample it.
     """
 
-    key: int
-    input_id: Tensor
-    labels: dict[str, Tensor]
-    seeds: Tensor
-    draw_keys: Tensor
+    batch: BatchT
+    sample: SampleInputs | None
 
 
-class DeviceBatches:
+class DeviceBatches(Generic[BatchT]):
     """Padded batches of a loader, sampled on the device one batch ahead.
 
     On one stream, a batch is padded, then the next batch is sampled, then the step of the batch
     runs. So the wait in which the engine reads the totals of a step also completes the counts of
     the next batch. The host makes the first batch of each size, which gives others their layout,
     and batches that fit no size. The first of each size is compared with that of the device.
+    Threads compute the host's part of the next batches.
 
     Attributes:
         is_trusted: no batch has differed. If one does, the host makes all later ones.
@@ -55,9 +54,10 @@ class DeviceBatches:
     Args:
         sampler, padding_class: see `build_device_sampler`.
         padding: of the loader.
-        inputs: the host's part of a batch, by epoch and index.
-        make: a complete batch of the host, copied to the device, by epoch and index.
+        functions: the host's part of a batch, by epoch and index; this with local ids, from those
+            of the seeds; a complete batch of the host, copied to the device, by epoch and index.
         src_degrees: see `DevicePadding`.
+        num_threads: for the host's parts.
     """
 
     def __init__(
@@ -65,54 +65,66 @@ class DeviceBatches:
         sampler: DeviceSampler,
         padding_class: type[DevicePadding],
         padding: Padding,
-        inputs: Callable[[int, int], HostInputs],
-        make: Callable[[int, int], NodeBatch],
+        functions: tuple[
+            Callable[[int, int], HostPart[BatchT]],
+            Callable[[BatchT, Mapping[str, Tensor]], BatchT],
+            Callable[[int, int], BatchT],
+        ],
         src_degrees: Mapping[EdgeType, Tensor],
+        num_threads: int,
     ) -> None:
         self._sampler, self._padding_class = sampler, padding_class
-        self._padding, self._make_inputs = padding, inputs
-        self._make, self._src_degrees = make, src_degrees
-        self._templates: dict[int, Template] = {}
+        self._num_threads = num_threads
+        self._padding, self._src_degrees = padding, src_degrees
+        self._make_part, self._localized, self._make = functions
+        self._templates: dict[int, Template[BatchT]] = {}
         is_cuda, size = sampler.device.type == "cuda", len(sampler.counts)
         self._counts = torch.empty(size + 1, dtype=torch.int64, pin_memory=is_cuda)
         self._num_differing = torch.zeros(1, dtype=torch.int64, device=sampler.device)
         self.is_trusted = True
         self._counted = torch.cuda.Event() if is_cuda else None
-        self._inputs: tuple[HostInputs, Tensor] | None = None
+        #: The host's part of the last batch, on the device, and its memory there.
+        self._part: tuple[HostPart[BatchT], Tensor] | None = None
         self._sample: Repeated
 
-    def iterate(self, epoch: int, indices: Sequence[int]) -> Generator[NodeBatch, None, None]:
+    def iterate(self, epoch: int, indices: Sequence[int]) -> Generator[BatchT, None, None]:
         """The batches with these indices, in order. Each has as many seeds as the sampler."""
-        key = self._start(epoch, indices[0]) if indices else 0
-        for number, index in enumerate(indices):
-            counts = self._read_counts()
-            size = None if counts is None else self._padding.number_of(counts)
-            if counts is not None and size in self._templates:
-                batch = replace(self._templates[size].batch(counts), index=index, key=key)
-            else:
-                batch = self._make(epoch, index)
-                if size is not None:
-                    self._templates[size] = self._template(batch, self._padding.sizes[size])
-            if number + 1 < len(indices):
-                key = self._start(epoch, indices[number + 1])
-            yield batch
+        make, num_threads = partial(self._make_part, epoch), self._num_threads
+        with closing(map_ahead(make, indices, num_threads, num_threads + 1)) as parts:
+            part = self._start(parts)
+            for index in indices:
+                assert part is not None
+                counts = None if part.sample is None else self._read_counts()
+                size = None if counts is None else self._padding.number_of(counts)
+                if counts is not None and size in self._templates:
+                    batch = self._templates[size].batch(counts)
+                    batch = replace(batch, index=index, key=part.batch.key)
+                else:
+                    batch = self._make(epoch, index)
+                    if size is not None:
+                        self._templates[size] = self._template(batch, self._padding.sizes[size])
+                part = self._start(parts)
+                yield batch
 
-    def _start(self, epoch: int, index: int) -> int:
-        """Starts to sample a batch. Returns its key."""
-        made = self._make_inputs(epoch, index)
-        inputs, memory = copied_together(made, self._sampler.device)
-        if self._inputs is None:
-            self._inputs = inputs, memory
-            sample = partial(self._sampler.sample, inputs.seeds, inputs.draw_keys)
+    def _start(self, parts: Iterator[HostPart[BatchT]]) -> HostPart[BatchT] | None:
+        """Starts to sample the next batch. Returns the host's part of it."""
+        made = next(parts, None)
+        if made is None or made.sample is None:
+            return made
+        part, memory = copied_together(made, self._sampler.device)
+        if self._part is None:
+            self._part = part, memory
+            assert part.sample is not None
+            sample = partial(self._sampler.sample, part.sample)
             self._sample = Repeated(sample, self._sampler.device)
         else:
-            self._inputs[1].copy_(memory)
+            self._part[1].copy_(memory)
         self._sample()
         self._counts[:-1].copy_(self._sampler.counts, non_blocking=True)
         self._counts[-1:].copy_(self._num_differing, non_blocking=True)
         if self._counted is not None:
             self._counted.record()
-        return made.key
+        return made
 
     def _read_counts(self) -> Counts | None:
         if self._counted is not None:
@@ -126,20 +138,29 @@ class DeviceBatches:
             )
         return self._sampler.counts_of(np.array(counts)) if self.is_trusted else None
 
-    def _template(self, batch: NodeBatch, size: Counts) -> Template:
-        assert self._inputs is not None
+    def _template(self, batch: BatchT, size: Counts) -> Template[BatchT]:
+        assert self._part is not None
         assert batch.copy is not None
         padding = self._padding_class(self._sampler, size, self._src_degrees)
-        template = Template(batch, padding, self._inputs[0], self._sampler.device)
+        localized = partial(self._localized, self._part[0].batch, self._sampler.seed_index)
+        template = Template(batch, padding, localized, self._sampler.device)
         self._num_differing += template.num_differing(batch.copy.memory)
         return template
 
 
-class Template:
-    """A batch of one size in memory that its padding overwrites."""
+class Template(Generic[BatchT]):
+    """A batch of one size in memory that its padding overwrites.
+
+    Args:
+        host_part: the part of a batch that the host computes, with local ids.
+    """
 
     def __init__(
-        self, batch: NodeBatch, padding: DevicePadding, inputs: HostInputs, device: torch.device
+        self,
+        batch: BatchT,
+        padding: DevicePadding,
+        host_part: Callable[[], BatchT],
+        device: torch.device,
     ) -> None:
         assert batch.copy is not None
         self._layout, self._memory = batch.copy.layout, batch.copy.memory.clone()
@@ -148,9 +169,9 @@ class Template:
 
         def fill() -> None:
             padding.fill(self._batch)
-            self._batch.input_id.copy_(inputs.input_id)
-            for name, labels in self._batch.labels.items():
-                labels.copy_(inputs.labels[name])
+            to, values = _tensors_of_host(self._batch), _tensors_of_host(host_part())
+            for tensor, value in zip(to, values, strict=True):
+                tensor.copy_(value)
 
         self._fill = Repeated(fill, device)
 
@@ -159,7 +180,7 @@ class Template:
         self._fill()
         return (self._memory != memory).sum()
 
-    def batch(self, counts: Counts) -> NodeBatch:
+    def batch(self, counts: Counts) -> BatchT:
         """The batch of the last sample, in memory of its own."""
         self._fill()
         memory = self._memory.clone()
@@ -171,6 +192,18 @@ class Template:
         )
 
 
+def _tensors_of_host(batch: Batch) -> list[Tensor]:
+    """All tensors of a batch but those of its neighborhood."""
+    found: list[Tensor] = []
+
+    def add(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    replace(batch, nodes={}, edges={}).apply(add)
+    return found
+
+
 def has_triton(device: torch.device) -> bool:
     """Whether kernels of Triton can run on a device. Triton comes with torch for CUDA."""
     is_cuda = device.type == "cuda" and torch.version.cuda is not None
@@ -180,21 +213,21 @@ def has_triton(device: torch.device) -> bool:
 def build_device_sampler(
     sampler: NeighborSampler,
     capacities: Counts,
-    node_type: str,
-    num_seeds: int,
+    reference: SampleRequest,
     device: torch.device,
 ) -> tuple[DeviceSampler, type[DevicePadding]]:
     """A `DeviceSampler` with these arguments, and the class that pads its samples.
 
     Both are kernels of Triton, if these compile, else operators of torch.
     """
-    arguments = sampler, capacities, node_type, num_seeds, device
+    arguments = sampler, capacities, reference, device
     if has_triton(device):
         try:
             kernels = importlib.import_module("raygnn.sampling.device_kernels")
             compiled: DeviceSampler = kernels.TritonSampler(*arguments)
-            seeds = torch.zeros_like(compiled.seed_index)
-            compiled.sample(seeds, copied(compiled.keys(0), device))
+            inputs = compiled.inputs(reference)
+            assert inputs is not None  # twice as many excluded edges would fit
+            compiled.sample(copied_together(inputs, device)[0])
             return compiled, kernels.TritonPadding
         except Exception as error:  # noqa: BLE001 - compilers raise many kinds, which is printed
             warn(f"the sampler runs in operators of torch, because Triton failed: {error}")

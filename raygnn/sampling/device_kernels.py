@@ -16,7 +16,7 @@ from torch import Tensor
 from raygnn.data.edge_types import EdgeType
 from raygnn.sampling.batch import EdgeRecord
 from raygnn.sampling.device_padding import DevicePadding, PaddedRows
-from raygnn.sampling.device_sampler import NEVER, DeviceSampler
+from raygnn.sampling.device_sampler import NEVER, DeviceSampler, SampleInputs
 
 _BLOCK = 256  # rows of a program; with 1,024, registers of `_pad_edges` spill on an H200
 _DRAWS = 1024  # draws of a program
@@ -37,9 +37,26 @@ def _store_count(counts, at, value, size):  # type: ignore[no-untyped-def]
     tl.store(counts, 1, mask=value > size)
 
 
+@triton.jit
+def _num_below(rows, num_rows, value, step):  # type: ignore[no-untyped-def]
+    """Number of ascending rows that are below values, each less `step` times its index."""
+    low = value * 0
+    high = low + num_rows
+    while tl.max(high - low) > 0:
+        middle = (low + high) // 2
+        is_open = low < high
+        row = tl.load(rows + middle, mask=is_open, other=0) - step * middle
+        low, high = (
+            tl.where(is_open & (row < value), middle + 1, low),
+            tl.where(is_open & (row >= value), middle, high),
+        )
+    return low
+
+
 @triton.jit(do_not_specialize=["at_nodes"])
 def _count(  # type: ignore[no-untyped-def]
-    node, counts, at_nodes, indptr, starts, degrees, taken, size,
+    node, counts, at_nodes, indptr, skips, num_skips, isolated, num_isolated,
+    starts, degrees, taken, size,
     fanout: tl.constexpr, replaces: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """First edge, number of edges, and number of edges to take of each node of a section."""
@@ -47,7 +64,11 @@ def _count(  # type: ignore[no-untyped-def]
     inside = i < tl.load(counts + at_nodes)
     row = tl.load(node + i, mask=inside, other=0)
     start = tl.load(indptr + row, mask=inside, other=0)
-    degree = tl.load(indptr + row + 1, mask=inside, other=0) - start
+    stop = tl.load(indptr + row + 1, mask=inside, other=0)
+    num_skipped = _num_below(skips, num_skips, stop, 0) - _num_below(skips, num_skips, start, 0)
+    at = _num_below(isolated, num_isolated, row, 0)
+    is_isolated = tl.load(isolated + at, mask=at < num_isolated, other=-1) == row
+    degree = tl.where(is_isolated, 0, stop - start - num_skipped)
     count = tl.minimum(degree, fanout)
     if replaces:
         count = tl.where(degree > 0, fanout, 0).to(tl.int64)
@@ -58,10 +79,11 @@ def _count(  # type: ignore[no-untyped-def]
 
 @triton.jit(do_not_specialize=["at_edges", "at_key"])
 def _draw(  # type: ignore[no-untyped-def]
-    node, counts, at_edges, keys, at_key, starts, degrees, taken, ends, indices, e_ids, first,
+    node, counts, at_edges, keys, at_key, starts, degrees, taken, ends, indices, e_ids,
+    skips, num_skips, first,
     neighbors, edges, cols, dst_starts, first_arrival, first_col, num_rows, size,
     fanout: tl.constexpr, width: tl.constexpr, replaces: tl.constexpr, has_e_id: tl.constexpr,
-    block: tl.constexpr,
+    has_skips: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """Edges of each node of a section, and the first arrivals of their neighbors."""
     i = tl.program_id(0) * block + tl.arange(0, block)
@@ -93,6 +115,9 @@ def _draw(  # type: ignore[no-untyped-def]
     place = begin[:, None] + column[None, :]
     valid = (column[None, :] < count[:, None]) & (place < size)
     position = start[:, None] + picks
+    if has_skips:  # skips[k] - k edges are left before the k-th that is stepped over
+        before = _num_below(skips, num_skips, start, 0)[:, None]
+        position += _num_below(skips, num_skips, position - before + 1, 1) - before
     neighbor = tl.load(indices + position, mask=valid, other=0).to(tl.int64)
     edge = position
     if has_e_id:
@@ -274,36 +299,43 @@ class TritonSampler(DeviceSampler):
         super().__init__(*args)
         #: Nodes of a section after each addition, from 1 on.
         self._sums = torch.zeros(2 + len(self._arrivals), dtype=torch.int64, device=self.device)
-        self._number = {edge_type: number for number, edge_type in enumerate(self.edges)}
+        self._nothing = torch.zeros(1, dtype=torch.int64, device=self.device)
 
-    def sample(self, seeds: Tensor, keys: Tensor) -> None:
-        self._keys, self._num_sums = keys, 0
+    def sample(self, inputs: SampleInputs) -> None:
+        self._num_sums = 0
         self._last_sum: dict[tuple[str, int], int] = {}
-        super().sample(seeds, keys)
+        super().sample(inputs)
 
-    def _draw(self, edge_type: EdgeType, hop: int, fanout: int, key: Tensor) -> None:
+    def _draw(self, edge_type: EdgeType, hop: int, fanout: int, inputs: SampleInputs) -> None:
         node_type, section = edge_type[2], self.edges[edge_type][hop]
         sections, size = self.nodes[node_type], self.edges[edge_type].sizes[hop]
         chosen, num_rows = sections[hop], sections.sizes[hop]
         indptr, indices, e_id = self.adjacency[edge_type]
         node, replaces = self.node[node_type][chosen], self._sampler.replace
         starts, degrees, taken = indptr.new_empty((3, num_rows))
+        skips, num_skips = self._rows_of(inputs.skips.get(edge_type))
+        isolated = self._rows_of(inputs.isolated.get(node_type) if hop == 0 else None)
         _count[_grid(num_rows, _BLOCK)](
-            node, self.counts, self.at("nodes", node_type) + hop, indptr, starts, degrees, taken,
-            num_rows, fanout=fanout, replaces=replaces, block=_BLOCK,
+            node, self.counts, self.at("nodes", node_type) + hop, indptr, skips, num_skips,
+            *isolated, starts, degrees, taken, num_rows,
+            fanout=fanout, replaces=replaces, block=_BLOCK,
         )  # fmt: skip
         width = triton.next_power_of_2(fanout)
         block = max(_DRAWS // width, 1)
         _draw[_grid(num_rows, block)](
             node, self.counts, self.at("edges", edge_type) + hop,
-            self._keys, hop * len(self.edges) + self._number[edge_type],
+            inputs.keys, hop * len(self.edges) + self._number[edge_type],
             starts, degrees, taken, taken.cumsum(0), indices, indices if e_id is None else e_id,
-            self._first[edge_type[0]], self._neighbor[edge_type][section],
+            skips, num_skips, self._first[edge_type[0]], self._neighbor[edge_type][section],
             self.e_id[edge_type][section], self.col[edge_type][section],
             self.dst_start[edge_type][chosen], self._arrivals[edge_type, hop],
             sections.starts[hop], num_rows, size,
-            fanout=fanout, width=width, replaces=replaces, has_e_id=e_id is not None, block=block,
+            fanout=fanout, width=width, replaces=replaces, has_e_id=e_id is not None,
+            has_skips=num_skips > 0, block=block,
         )  # fmt: skip
+
+    def _rows_of(self, rows: Tensor | None) -> tuple[Tensor, int]:
+        return (self._nothing, 0) if rows is None else (rows, len(rows))
 
     def _arrive(
         self, node_type: str, number: int, arrived: Tensor, num_arrived: Tensor, first_arrival: int

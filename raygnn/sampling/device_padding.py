@@ -11,7 +11,7 @@ from torch import Tensor
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.device_memory import copied
-from raygnn.sampling.batch import EdgeRecord, NodeBatch
+from raygnn.sampling.batch import Batch, EdgeRecord
 from raygnn.sampling.device_sampler import DeviceSampler, Sections
 from raygnn.sampling.padding import Counts
 from raygnn.sampling.tensor_record import StoredRows
@@ -36,12 +36,11 @@ class DevicePadding:
             for t in sampler.edges
         }
 
-    def fill(self, batch: NodeBatch) -> None:
+    def fill(self, batch: Batch) -> None:
         """Overwrites the neighborhood of a batch of this size."""
         for node_type, record in batch.nodes.items():
             self._fill_nodes(node_type, record.n_id)
             _name_rows(record.columns, record.n_id)
-        batch.seed_index.copy_(self._sampler.seed_index)
         for edge_type, edges in batch.edges.items():
             neighbor_type, _, node_type = edge_type
             self._fill_edges(edge_type, edges)

@@ -8,7 +8,8 @@ number nodes as a CPU does. Nodes and edges beyond a capacity are left out and f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -19,12 +20,19 @@ from torch import Tensor
 from raygnn.data.edge_types import EdgeType
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.padding import Counts
-from raygnn.sampling.rng import BatchKey, hop_key
+from raygnn.sampling.protocols import SampleRequest
+from raygnn.sampling.rng import hop_key
+from raygnn.sampling.seeds import exclusions
 from raygnn.sampling.stores import LocalGraphStore
 from raygnn.sampling.tensor_hash import GOLDEN, shifted, splitmix64
+from raygnn.sampling.tensor_record import TensorRecord
 
 #: Later than any arrival.
 NEVER = 2**31 - 1
+#: Greater than any dense id and any position of an edge.
+_BEYOND = 1 << 62
+#: Edges of each type that a sample may exclude beyond twice those of the reference.
+_SPARE_SKIPS = 64
 
 
 def why_not(sampler: NeighborSampler) -> str | None:
@@ -50,6 +58,23 @@ def graph_bytes(sampler: NeighborSampler) -> int:
     return total + sum(4 * graph.num_nodes(node_type) for node_type in graph.node_types)
 
 
+@dataclass(frozen=True, kw_only=True)
+class SampleInputs(TensorRecord):
+    """What a sample depends on, besides the graph. All tensors have the same sizes in each sample.
+
+    Attributes:
+        seeds: by node type, int64 [num_seeds], dense ids.
+        keys: int64 [num_hops, num_edge_types], keys of the draws.
+        skips: by edge type, int64, ascending CSC positions of the edges to ignore.
+        isolated: by node type, int64 [num_seeds], ascending dense ids of the seeds without edges.
+    """
+
+    seeds: dict[str, Tensor]
+    keys: Tensor
+    skips: dict[EdgeType, Tensor]
+    isolated: dict[str, Tensor]
+
+
 class Sections:
     """Consecutive ranges of fixed sizes in a tensor."""
 
@@ -62,7 +87,7 @@ class Sections:
 
 
 class DeviceSampler:
-    """Samples what a `NeighborSampler` samples for seeds of one type, in operators of torch.
+    """Samples what a `NeighborSampler` samples, in operators of torch.
 
     A sample has a section of nodes for the seeds and for each hop, and a section of edges for each
     hop. `counts` says how many rows of a section are filled, from its start. The next sample
@@ -71,7 +96,8 @@ class DeviceSampler:
     Args:
         sampler: one that `why_not` accepts.
         capacities: sizes of the sections, as one of the sizes of `Padding`.
-        num_seeds: seeds of each sample.
+        reference: a request like those of all samples. If it excludes edges, samples may exclude
+            twice as many of each type, and some more.
     Attributes:
         nodes, edges: sections by node type and by edge type.
         node: by node type, int64 [num_rows], dense ids.
@@ -80,7 +106,7 @@ class DeviceSampler:
         e_id: by edge type, int64 [num_edges].
         dst_start: by edge type, int64 [num_rows], for the nodes of a section the number of their
             first edge in the section of the hop.
-        seed_index: int64 [num_seeds], positions of the seeds in `node`.
+        seed_index: by node type with seeds, int64 [num_seeds], positions of the seeds in `node`.
         counts: int64, read with `counts_of`.
     """
 
@@ -88,18 +114,18 @@ class DeviceSampler:
         self,
         sampler: NeighborSampler,
         capacities: Counts,
-        node_type: str,
-        num_seeds: int,
+        reference: SampleRequest,
         device: torch.device,
     ) -> None:
         assert why_not(sampler) is None
-        self._sampler, self._node_type, self.device = sampler, node_type, device
+        self._sampler, self.device = sampler, device
         graph, self.num_hops = sampler.graph, sampler.num_hops
         self.nodes = {t: Sections(_aligned(capacities["nodes", t])) for t in graph.node_types}
         self.edges = {
             t: Sections(_aligned(np.add(capacities["edges", t], capacities["loops", t])))
             for t in sampler.fanouts
         }
+        self._number = {edge_type: number for number, edge_type in enumerate(self.edges)}
         self.adjacency = {t: self._on_device(t) for t in sampler.fanouts}
         #: Number of the first arrival of each node. The last row is for padding.
         self._first = {
@@ -108,8 +134,9 @@ class DeviceSampler:
         }
         # Arrivals of a node type are numbered by their capacities: seeds, then edges in the order
         # of sampling.
-        (of_seeds,) = _aligned([num_seeds])
-        num_arrivals = dict.fromkeys(graph.node_types, 0) | {node_type: of_seeds}
+        num_seeds = {t: len(seeds) for t, seeds in reference.seeds.items()}
+        num_arrivals = dict.fromkeys(graph.node_types, 0)
+        num_arrivals |= zip(num_seeds, _aligned(num_seeds.values()), strict=True)
         self._arrivals: dict[tuple[EdgeType, int], int] = {}
         for hop in range(self.num_hops):
             for edge_type, sections in self.edges.items():
@@ -127,7 +154,10 @@ class DeviceSampler:
             {t: zeros(sections.total) for t, sections in self.edges.items()} for _ in range(4)
         )
         self.dst_start = {t: zeros(self.nodes[t[2]].total) for t in self.edges}
-        self.seed_index, self._num_seeds = zeros(num_seeds), zeros(1) + num_seeds
+        self.seed_index = {t: zeros(number) for t, number in num_seeds.items()}
+        self._num_seeds = {t: zeros(1) + number for t, number in num_seeds.items()}
+        found = self._find_excluded(reference)
+        self._num_skips = {t: 2 * len(found.get(t, ())) + _SPARE_SKIPS for t in self.edges if found}
         self._places: dict[tuple[str, Any], slice] = {}
         first = 1  # after the flag of an overflow
         for kind, name, number in (
@@ -150,10 +180,28 @@ class DeviceSampler:
         e_id = None if edges.e_id is None else stored(edges.e_id)
         return stored(edges.indptr), stored(edges.indices), e_id
 
-    def keys(self, key: BatchKey) -> Tensor:
-        """int64 [num_hops, num_edge_types], keys of the draws of a batch, on the host."""
-        every = [[hop_key(key, hop, t) for t in self.edges] for hop in range(self.num_hops)]
-        return torch.from_numpy(np.array(every, np.uint64).view(np.int64))
+    def inputs(self, request: SampleRequest) -> SampleInputs | None:
+        """The inputs of a sample, on the host; None if it excludes more edges than fit."""
+        found, key = self._find_excluded(request), request.key
+        if any(len(edges) > self._num_skips.get(t, 0) for t, edges in found.items()):
+            return None
+        keys = [[hop_key(key, hop, t) for t in self.edges] for hop in range(self.num_hops)]
+        return SampleInputs(
+            seeds={t: torch.from_numpy(seeds) for t, seeds in request.seeds.items()},
+            keys=torch.from_numpy(np.array(keys, np.uint64).view(np.int64)),
+            skips={t: _filled(found.get(t, ()), size) for t, size in self._num_skips.items()},
+            isolated={
+                t: _filled(np.sort(nodes), len(self.seed_index[t]))
+                for t, nodes in (request.isolated or {}).items()
+            },
+        )
+
+    def _find_excluded(self, request: SampleRequest) -> dict[EdgeType, np.ndarray]:
+        """By edge type, ascending CSC positions of the excluded edges."""
+        graph = self._sampler.graph
+        assert isinstance(graph, LocalGraphStore)
+        excluded = exclusions(graph, request.exclude or {}, {}, None)
+        return {t: graph.picker(t).find_excluded(pairs) for t, pairs in excluded.items()}
 
     def at(self, kind: str, name: str | EdgeType) -> int:
         """Position of the first of these counts."""
@@ -174,20 +222,16 @@ class DeviceSampler:
             found["edges", edge_type] = np.subtract(found["edges", edge_type], loops).tolist()
         return found
 
-    def sample(self, seeds: Tensor, keys: Tensor) -> None:
-        """Samples in operators that a CUDA graph can repeat.
-
-        Args:
-            seeds: int64 [num_seeds], dense ids, on the device.
-            keys: see `keys`, on the device.
-        """
+    def sample(self, inputs: SampleInputs) -> None:
+        """Samples in operators that a CUDA graph can repeat. The inputs are on the device."""
         self.counts.zero_()
-        self._arrive(self._node_type, 0, seeds, self._num_seeds[0], 0)
+        for node_type, seeds in inputs.seeds.items():
+            self._arrive(node_type, 0, seeds, self._num_seeds[node_type][0], 0)
         for hop in range(self.num_hops):
-            for number, (edge_type, fanouts) in enumerate(self._sampler.fanouts.items()):
+            for edge_type, fanouts in self._sampler.fanouts.items():
                 section = self.edges[edge_type][hop]
                 if fanouts[hop] and section.start < section.stop:
-                    self._draw(edge_type, hop, fanouts[hop], keys[hop, number])
+                    self._draw(edge_type, hop, fanouts[hop], inputs)
                     arrived = self._neighbor[edge_type][section]
                     count, first = (
                         self.count("edges", edge_type)[hop],
@@ -196,12 +240,14 @@ class DeviceSampler:
                     self._arrive(edge_type[0], hop + 1, arrived, count, first)
         for edge_type in self.edges:
             self._find_rows(edge_type)
-        self._find_positions(self._node_type, seeds, self.seed_index)
+        for node_type, seeds in inputs.seeds.items():
+            self._find_positions(node_type, seeds, self.seed_index[node_type])
         for edge_type, neighbors in self._neighbor.items():
             self._forget(edge_type[0], neighbors)
-        self._forget(self._node_type, seeds)
+        for node_type, seeds in inputs.seeds.items():
+            self._forget(node_type, seeds)
 
-    def _draw(self, edge_type: EdgeType, hop: int, fanout: int, key: Tensor) -> None:
+    def _draw(self, edge_type: EdgeType, hop: int, fanout: int, inputs: SampleInputs) -> None:
         """Draws the edges of the nodes of a hop, in the order of the nodes."""
         node_type, size = edge_type[2], self.edges[edge_type].sizes[hop]
         sections = self.nodes[node_type]
@@ -210,8 +256,18 @@ class DeviceSampler:
         place = torch.arange(sections.sizes[hop], device=self.device)
         inside = place < self.count("nodes", node_type)[hop]
         node = torch.where(inside, self.node[node_type][chosen], 0)
-        start = indptr[node]
-        degree = torch.where(inside, indptr[node + 1] - start, 0)
+        start, stop = indptr[node], indptr[node + 1]
+        degree, skips = stop - start, inputs.skips.get(edge_type)
+        if skips is not None:
+            # By node, the numbers of its first edge to skip and of the next node's.
+            first, last = torch.searchsorted(skips, torch.stack([start, stop]))
+            degree = degree - (last - first)
+        if hop == 0 and node_type in inputs.isolated:
+            isolated = inputs.isolated[node_type]
+            found = torch.searchsorted(isolated, node).clamp(max=len(isolated) - 1)
+            inside &= isolated[found] != node
+        degree = torch.where(inside, degree, 0)
+        key = inputs.keys[hop, self._number[edge_type]]
         state, number = splitmix64(key ^ node), torch.arange(fanout, device=self.device)
         if self._sampler.replace:
             taken = torch.where(degree > 0, fanout, 0)
@@ -222,7 +278,13 @@ class DeviceSampler:
         end = taken.cumsum(0)
         begin = end - taken
         is_taken = number < taken[:, None]
-        position = torch.where(is_taken, start[:, None] + picks, 0)
+        position = start[:, None] + picks
+        if skips is not None:
+            # skips[k] - k edges are left before the k-th that is stepped over
+            left = skips - torch.arange(len(skips), device=self.device)
+            before = torch.searchsorted(left, position - first[:, None], right=True)
+            position = position + before - first[:, None]
+        position = torch.where(is_taken, position, 0)
         to = torch.where(is_taken, begin[:, None] + number, size).clamp(max=size).flatten()
 
         def fill(out: Tensor, values: Tensor) -> None:
@@ -286,6 +348,13 @@ class DeviceSampler:
 def _aligned(sizes: Iterable[int]) -> list[int]:
     """Multiples of 16, so that compiled kernels do not depend on the sizes."""
     return [-(-int(size) // 16) * 16 for size in sizes]
+
+
+def _filled(rows: Sequence[int] | np.ndarray, size: int) -> Tensor:
+    """int64 [size], ascending: the rows, then numbers beyond them."""
+    filled = np.arange(_BEYOND, _BEYOND + size)
+    filled[: len(rows)] = rows
+    return torch.from_numpy(filled)
 
 
 def _draw_below(bits: Tensor, bound: Tensor) -> Tensor:

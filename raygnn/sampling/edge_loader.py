@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Unpack
 
 import numpy as np
@@ -15,9 +15,10 @@ from raygnn.data.links.supervision import SeedEdges
 from raygnn.errors import DataError
 from raygnn.sampling.batch import EdgeBatch
 from raygnn.sampling.batch_assembler import BatchAssembler
-from raygnn.sampling.batch_sequence import SampledOptions, SampledSequence
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.protocols import FeatureStore, GraphStore, SampleRequest
+from raygnn.sampling.rng import BatchKey
+from raygnn.sampling.sampled_sequence import SampledOptions, SampledSequence
 from raygnn.sampling.seeds import check_seeds, edges_of_links
 
 
@@ -91,38 +92,36 @@ class EdgeLoader(SampledSequence[EdgeBatch]):
             graph, features, columns, edge_columns, src_degrees=self.src_degrees
         )
 
-    def build(self, epoch: int, index: int) -> EdgeBatch:
-        positions, request = self._request(epoch, index)
-        subgraph = self.sampled(epoch, index, request)
-        source_type, _, target_type = self.plan.edges.edge_type
-        sources = subgraph.seed_index[source_type][: len(positions)]
-        targets = subgraph.seed_index[target_type][-len(positions) :]
-        return EdgeBatch(
+    def without_neighborhood(self, epoch: int, index: int) -> tuple[EdgeBatch, SampleRequest]:
+        positions = np.asarray(self.plan.seeds[self.places(epoch, index)], np.int64)
+        ends = np.stack(self.plan.edges.ends(positions))
+        batch = EdgeBatch(
             index=index,
             input_id=torch.from_numpy(positions),
-            nodes=self._assembler.nodes(subgraph),
-            edges=self._assembler.edges(subgraph),
-            end_index=torch.from_numpy(np.stack([sources, targets])),
+            nodes={},
+            edges={},
+            end_index=torch.from_numpy(ends),
             end_id=self.end_ids(positions),
             inputs=self.inputs(positions),
             labels={
                 name: torch.from_numpy(values[positions])
                 for name, values in self.plan.labels.items()
             },
-            num_added_edges=subgraph.num_added_edges,
         )
+        return batch, self._request(positions, ends, self.key(epoch, index))
 
-    def request(self, epoch: int, index: int) -> SampleRequest:
-        return self._request(epoch, index)[1]
+    def localized(self, batch: EdgeBatch, seed_index: Mapping[str, Tensor]) -> EdgeBatch:
+        source_type, _, target_type = self.plan.edges.edge_type
+        num_edges = len(batch.input_id)
+        sources, targets = seed_index[source_type][:num_edges], seed_index[target_type][-num_edges:]
+        return replace(batch, end_index=torch.stack([sources, targets]))
 
-    def _request(self, epoch: int, index: int) -> tuple[np.ndarray, SampleRequest]:
-        positions = np.asarray(self.plan.seeds[self.places(epoch, index)], np.int64)
-        ends = self.plan.edges.ends(positions)
+    def _request(self, positions: np.ndarray, ends: np.ndarray, key: BatchKey) -> SampleRequest:
         source_type, _, target_type = self.plan.edges.edge_type
         for node_type, ids in zip((source_type, target_type), ends, strict=True):
             check_seeds(self._graph, node_type, ids)
         times = self._times(positions)
-        excluded = self._excluded(np.stack(ends))
+        excluded = self._excluded(ends)
         if times is not None and self._sees_pair:
             excluded = {t: pairs for t, pairs in excluded.items() if not self._has_times(t)}
         exclude_for = None
@@ -133,12 +132,12 @@ class EdgeLoader(SampledSequence[EdgeBatch]):
             excluded = {t: np.concatenate([pairs, pairs], axis=1) for t, pairs in excluded.items()}
         request = SampleRequest(
             self._by_type(*ends),
-            self.key(epoch, index),
+            key,
             exclude=excluded,
             exclude_for=exclude_for,
             times=None if times is None else self._by_type(times, times),
         )
-        return positions, self.with_own_draws(request)
+        return self.with_own_draws(request)
 
     def end_ids(self, positions: np.ndarray) -> Tensor:
         """int64 [2, num_edges], dense ids of both ends; -1 for nodes that training did not have."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import numpy as np
@@ -23,7 +23,6 @@ from raygnn.sampling.batch import (
     RandomNodes,
 )
 from raygnn.sampling.batch_assembler import BatchAssembler
-from raygnn.sampling.batch_sequence import SampledOptions, SampledSequence
 from raygnn.sampling.negatives import (
     NONE,
     UNIFORM,
@@ -31,8 +30,9 @@ from raygnn.sampling.negatives import (
     RandomNegatives,
 )
 from raygnn.sampling.neighbor_sampler import NeighborSampler
-from raygnn.sampling.protocols import FeatureStore, GraphStore, SampledSubgraph, SampleRequest
+from raygnn.sampling.protocols import FeatureStore, GraphStore, SampleRequest
 from raygnn.sampling.rng import BatchKey, batch_key, chain_key, text_key
+from raygnn.sampling.sampled_sequence import SampledOptions, SampledSequence
 from raygnn.sampling.seeds import LinkSeeds, RowDraws, SeedKind, check_seeds, edges_of_links
 from raygnn.sampling.temporal import as_seed_times
 
@@ -196,27 +196,36 @@ class LinkLoader(SampledSequence[LinkBatch]):
             #: float64 [num_targets], the share of an epoch's links that lead to each node
             self.link_share = np.bincount(links.targets, weights, num_targets) / weights.sum()
 
-    def build(self, epoch: int, index: int) -> LinkBatch:
+    def without_neighborhood(self, epoch: int, index: int) -> tuple[LinkBatch, SampleRequest]:
         drawn = self._draw(epoch, index)
-        request = self._request(drawn, self.key(epoch, index))
-        subgraph = self.sampled(epoch, index, request)
-        return LinkBatch(
-            index=index,
-            input_id=torch.from_numpy(drawn.seeds),
-            nodes=self._assembler.nodes(subgraph),
-            edges=self._assembler.edges(subgraph) if self._has_edges else {},
-            links=self._links(drawn, self._local_ids(drawn, subgraph)),
-            num_added_edges=subgraph.num_added_edges,
+        return self._batch(drawn, index), self._request(drawn, self.key(epoch, index))
+
+    def localized(self, batch: LinkBatch, seed_index: Mapping[str, Tensor]) -> LinkBatch:
+        links, local, end = batch.links, {}, dict.fromkeys(seed_index, 0)
+        parts = *links.id, links.hard.id, links.random.id
+        for (name, node_type), ids in zip(self._types_of_parts.items(), parts, strict=True):
+            start, end[node_type] = end[node_type], end[node_type] + len(ids)
+            local[name] = seed_index[node_type][start : end[node_type]]
+        return replace(
+            batch,
+            links=replace(
+                links,
+                index=torch.stack([local["anchor"], local["target"]]),
+                hard=replace(links.hard, index=local["hard"]),
+                random=replace(links.random, index=local["random"]),
+            ),
         )
 
     def request(self, epoch: int, index: int) -> SampleRequest:
         return self._request(self._draw(epoch, index), self.key(epoch, index))
 
-    def without_neighborhood(self, index: int, epoch: int = 0) -> LinkBatch:
+    def with_dense_ids(self, index: int, epoch: int = 0) -> LinkBatch:
         """A batch without its graph, whose local ids are dense ids, for precomputed rows."""
-        drawn = self._draw(epoch, index)
-        seeds, links = torch.from_numpy(drawn.seeds), self._links(drawn, drawn.parts)
-        return LinkBatch(index=index, input_id=seeds, nodes={}, edges={}, links=links)
+        return self._batch(self._draw(epoch, index), index)
+
+    def _batch(self, drawn: _Drawn, index: int) -> LinkBatch:
+        seeds = torch.from_numpy(drawn.seeds)
+        return LinkBatch(index=index, input_id=seeds, nodes={}, edges={}, links=self._links(drawn))
 
     def positions(self, epoch: int, index: int) -> np.ndarray:
         """int64 [num_links], `BatchLinks.position` of a batch."""
@@ -300,15 +309,6 @@ class LinkLoader(SampledSequence[LinkBatch]):
         of_part = dict.fromkeys(("target", "hard", "random"), links.target_type)
         return {"anchor": links.anchor_type, **of_part}
 
-    def _local_ids(self, drawn: _Drawn, subgraph: SampledSubgraph) -> dict[str, np.ndarray]:
-        types = self._types_of_parts
-        local, before = {}, dict.fromkeys(types.values(), 0)
-        for name, node_type in types.items():
-            start = before[node_type]
-            before[node_type] = start + len(drawn.parts[name])
-            local[name] = subgraph.seed_index[node_type][start : before[node_type]]
-        return local
-
     def _cold(self, nodes: np.ndarray, node_type: str, key: BatchKey) -> np.ndarray:
         draws = splitmix64_array(nodes, chain_key(key, text_key("cold"), text_key(node_type)))
         return nodes[draws < np.uint64(self.plan.cold_share * 2.0**64)]
@@ -330,7 +330,7 @@ class LinkLoader(SampledSequence[LinkBatch]):
                     excluded[each].append(of_type)
         return {edge_type: np.concatenate(parts, axis=1) for edge_type, parts in excluded.items()}
 
-    def _links(self, drawn: _Drawn, local: Mapping[str, np.ndarray]) -> BatchLinks:
+    def _links(self, drawn: _Drawn) -> BatchLinks:
         offered = drawn.random
         if self.plan.in_batch:
             offered = np.concatenate([offered, drawn.targets])
@@ -342,19 +342,19 @@ class LinkLoader(SampledSequence[LinkBatch]):
             known = self.plan.known.mask(drawn.known_rows, candidates, drawn.relations)
         if self.plan.log_q:
             log_q = self._log_q(offered)
-        hard, random = local["hard"].copy(), local["random"].copy()
+        ends = np.stack([drawn.anchors, drawn.targets])
         return BatchLinks(
             position=torch.from_numpy(drawn.links),
-            index=torch.from_numpy(np.stack([local["anchor"], local["target"]])),
-            id=torch.from_numpy(np.stack([drawn.anchors, drawn.targets])),
+            index=torch.from_numpy(ends),
+            id=torch.from_numpy(ends),
             query=torch.from_numpy(drawn.query),
             hard=HardNegatives(
-                index=torch.from_numpy(hard),
+                index=torch.from_numpy(drawn.hard),
                 id=torch.from_numpy(drawn.hard),
                 query=torch.from_numpy(drawn.hard_query),
             ),
             random=RandomNodes(
-                index=torch.from_numpy(random),
+                index=torch.from_numpy(drawn.random),
                 id=torch.from_numpy(drawn.random),
                 group=None if drawn.group is None else torch.from_numpy(drawn.random_group),
             ),

@@ -13,7 +13,7 @@ from raygnn.data.edge_kernels import edge_weights
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.time_units import Time
 from raygnn.sampling import pick as kernels
-from raygnn.sampling.exclusion import NO_SKIPS, Skips, merged, step_over
+from raygnn.sampling.exclusion import NO_SKIPS, Exclusion, Skips, merged, step_over
 from raygnn.sampling.pick_by_neighbor import copies_table, pick_by_neighbor
 from raygnn.sampling.pick_weighted import Weighting, first_draws, pick_weighted
 from raygnn.sampling.protocols import PickRequest, Picks
@@ -104,6 +104,15 @@ class LocalPicker:
         if skips is not None:
             degrees[skips.rows] -= np.diff(skips.ptr)
         return degrees
+
+    def find_excluded(self, excluded: Exclusion) -> np.ndarray:
+        """int64, ascending positions of the excluded edges in `adjacency`."""
+        nodes, indptr = excluded.destinations, self.adjacency.indptr
+        starts, degrees = np.empty((2, len(nodes)), np.int64)
+        kernels.find_rows(indptr, nodes, starts, degrees)
+        arguments = (self.adjacency.indices, self._is_sorted, nodes, starts, degrees, Scratch())
+        skips = excluded.skips(*arguments) or NO_SKIPS
+        return np.repeat(starts[skips.rows], np.diff(skips.ptr)) + skips.edges
 
     def count_neighbors(self, num_neighbors: int) -> np.ndarray:
         """int64 [num_neighbors], number of edges of each neighbor."""

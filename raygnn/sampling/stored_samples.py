@@ -13,7 +13,6 @@ from raygnn.data.checksums import Checksum, checksum
 from raygnn.data.filesystem import absolute, is_remote, join, open_fs, redact, write_bytes
 from raygnn.data.storage_retry import is_of_content, retried
 from raygnn.errors import DataError
-from raygnn.sampling.batch_sequence import SampledSequence
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.protocols import SampledSubgraph, SampleRequest
 from raygnn.sampling.rng import seed_order
@@ -25,6 +24,7 @@ from raygnn.sampling.sample_record import (
     SampleRecord,
     other_requests,
 )
+from raygnn.sampling.sampled_sequence import SampledSequence
 
 _MAX_FOOTERS = 16  # footers of files that a loader caches
 

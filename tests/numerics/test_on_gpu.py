@@ -26,8 +26,8 @@ from raygnn.models import GAT, GCN
 from raygnn.models.exact import ExactOptions, InEdges, KeptBlocks, exact_inference
 from raygnn.parallel.all_reduce import UnreadTotals
 from raygnn.sampling.device_batches import Template
-from raygnn.sampling.loader import NeighborLoader
 from raygnn.sampling.prefetch import DeviceCopies
+from raygnn.sampling.sampled_sequence import SampledSequence
 from tests.pretended_gpu.cases import CASES, Case, write_graphs
 from tests.pretended_gpu.device import Record, watched
 from tests.pretended_gpu.run_cases import check_close, run, watched_steps
@@ -210,7 +210,11 @@ def test_recorded_steps_have_the_bits_of_computed_ones(graphs: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "name", ["GCN", "GINE", "Hetero nodes", "loss mse", "with replacement", "accumulation"]
+    "name",
+    [
+        *("GCN", "GINE", "Hetero nodes", "loss mse", "with replacement", "accumulation"),
+        *("loss retrieval", "logQ", "HGT links", "relations", "HGT edges"),
+    ],
 )
 def test_batches_sampled_on_the_device_have_the_bits_of_the_host(
     graphs: Path, tmp_path: Path, name: str
@@ -229,7 +233,7 @@ def test_batches_sampled_on_the_device_have_the_bits_of_the_host(
             stack.enter_context(patch("raygnn.loops.gradients.StepGraphs", _computed))
         with patch.object(Template, "batch", counted), watched_steps(record):
             on_device = run(case, tmp_path / "device", graphs, use_gpu=True)
-        with patch.object(NeighborLoader, "sample_on_device", lambda self: "a test"):
+        with patch.object(SampledSequence, "sample_on_device", lambda self: "a test"):
             on_host = run(case, tmp_path / "host", graphs, use_gpu=True)
     assert len(sampled) >= 3
     assert numbers_of(on_device) == numbers_of(on_host)

@@ -75,7 +75,7 @@ def test_known_links_among_the_candidates_of_a_step(num_relations):
     links, known = _links(num_relations)
     scoring, rows = LinkScoring((NODE, NODE)), {NODE: torch.zeros(NUM_NODES, 2)}
     loader = _loader(links, known, is_joint=True)
-    batches = [loader.without_neighborhood(index) for index in range(4)]
+    batches = [loader.with_dense_ids(index) for index in range(4)]
     offered = Candidates.joined([scoring.offered(batch, rows, in_batch=True) for batch in batches])
     for batch in batches:
         assert batch.links.known is None
@@ -92,7 +92,7 @@ def test_a_batch_alone_has_the_same_mask_either_way():
     scoring, rows = LinkScoring((NODE, NODE)), {NODE: torch.zeros(NUM_NODES, 2)}
     masks = []
     for is_joint in (False, True):
-        batch = _loader(links, known, is_joint=is_joint).without_neighborhood(1)
+        batch = _loader(links, known, is_joint=is_joint).with_dense_ids(1)
         offered = scoring.offered(batch, rows, in_batch=True)
         masks.append(scoring.scores(InnerProduct(2), batch, rows, offered).mask)
     assert torch.equal(*masks)
@@ -102,7 +102,7 @@ def test_a_batch_alone_has_the_same_mask_either_way():
 def test_nothing_is_read_on_the_host(is_joint):
     """Tensors of the meta device have no values to be read."""
     links, known = _links(2)
-    batch = _loader(links, known, is_joint=is_joint).without_neighborhood(0).to("meta")
+    batch = _loader(links, known, is_joint=is_joint).with_dense_ids(0).to("meta")
     scoring, rows = LinkScoring((NODE, NODE)), {NODE: torch.zeros(NUM_NODES, 2, device="meta")}
     offered = scoring.offered(batch, rows, in_batch=True)
     scores = scoring.scores(InnerProduct(2), batch, rows, offered)
@@ -120,7 +120,7 @@ def test_nodes_with_equal_rows_tie_in_evaluation(decoder):
     kinds = torch.arange(NUM_NODES) % 2
     rows = torch.randn(2, 32)[kinds]
     for index in range(4):
-        batch = loader.without_neighborhood(index)
+        batch = loader.with_dense_ids(index)
         scores = LinkScoring((NODE, NODE)).evaluation_scores(decoder, batch.links, {NODE: rows})
         candidate_kinds = kinds[batch.links.random.id[batch.links.candidate]]
         is_equal = candidate_kinds == kinds[batch.links.id[1]].unsqueeze(1)

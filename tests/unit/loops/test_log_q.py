@@ -57,7 +57,7 @@ def test_counts(negatives, limit, seeds):
     probability = loader.negatives.probability(np.arange(NUM_ANCHORS))
     for epoch in range(EPOCHS):
         for index in range(loader.num_batches):
-            batch = loader.without_neighborhood(index, epoch)
+            batch = loader.with_dense_ids(index, epoch)
             candidates = scoring.offered(batch, rows, in_batch=True)
             counts += np.bincount(candidates.ids, minlength=NUM_ANCHORS)
             num_links = batch.links.id.shape[1]

@@ -5,17 +5,33 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborLoader, NeighborSampler
-from raygnn.sampling.batch import NodeBatch
+from raygnn.data.links.supervision import (
+    KnownLinks,
+    KnownPositives,
+    SeedEdges,
+    SupervisionEdges,
+)
+from raygnn.sampling import (
+    Batch,
+    LinkLoader,
+    LinkPlan,
+    LocalFeatureStore,
+    LocalGraphStore,
+    NeighborLoader,
+    NeighborSampler,
+)
 from raygnn.sampling.device_batches import Repeated, Template
 from raygnn.sampling.device_padding import DevicePadding
 from raygnn.sampling.device_sampler import why_not
+from raygnn.sampling.edge_loader import EdgeLoader, EdgePlan
+from raygnn.sampling.sampled_sequence import SampledSequence
 from raygnn.sampling.stores import find_device_columns
 from raygnn.sampling.tensor_record import layout_of
 from tests.small_graph import EDGE, SmallGraph, random_graph
@@ -57,24 +73,99 @@ def make_loader(
         np.random.default_rng(1).integers(0, graph.num_nodes(node_type), NUM_SEEDS),
         node_type,
         **{
-            "sampler": NeighborSampler(graph, list(fanouts), replace=replace),
+            **options_of(graph, fanouts, replace=replace),
             "columns": {"x": "x", "y": "y"} if graph.columns(node_type) else {},
             "edge_columns": {"weight": "edge_weight"} if graph.columns(graph.edge_types[0]) else {},
-            "batch_size": 24,
-            "split": "train",
-            "seed": 0,
-            "shuffle": True,
-            "device": CPU,
-            "pads": True,
-            "src_degrees": True,
             **options,
         },
     )
 
 
-def check_equal(loader: NeighborLoader, epoch: int, batch: NodeBatch) -> None:
+def make_link_loader(kind: str, **options: Any) -> LinkLoader:
+    """Batches of 24 links, with random negatives, known links, relations and cold nodes."""
+    small, rng = small_graph(kind), np.random.default_rng(2)
+    edge_type, reverse_types = EDGE, {}
+    if kind == "several types":
+        edge_type, reverse_types = BUYS, {BUYS: SELLS}
+        small.edges[SELLS] = np.tile(small.edges[BUYS][::-1], 2)
+    source, target = np.unique(np.stack(small.edges[edge_type])[:, :400], axis=1)
+    anchors, first = np.unique(source, return_index=True)
+    indptr = np.append(first, len(source)).astype(np.int64)
+    bundle, graph = small.bundle, LocalGraphStore(small.bundle)
+    counts = np.bincount(source, minlength=small.nodes[edge_type[0]])
+    positives = KnownPositives(np.append(0, np.cumsum(counts)), target)
+    links = SupervisionEdges(*edge_type[::2], edge_type, anchors, indptr, target)
+    if kind == "several types":
+        relations = np.sort(rng.integers(0, 2, len(anchors)))
+        links = replace(links, relations=relations, edge_types=(edge_type, None))
+    held = find_device_columns(bundle, {}, ("x", "weight"), CPU, holds=True)
+    return LinkLoader(
+        graph,
+        LocalFeatureStore(bundle, device_columns=held),
+        links,
+        plan=LinkPlan(
+            num_negatives=9,
+            in_batch=True,
+            known=KnownLinks((positives,) * 2, is_one_type=kind == "one type"),
+            log_q=True,
+            cold_share=0.3,
+            reverse_types=reverse_types,
+        ),
+        **{
+            **options_of(graph, [5, 3]),
+            "columns": {"x": "x"} if graph.columns(graph.node_types[0]) else {},
+            **options,
+        },
+    )
+
+
+def make_edge_loader(kind: str, **options: Any) -> EdgeLoader:
+    """Batches of 24 edges with features and labels."""
+    small = small_graph(kind)
+    edge_type, reverse_types, names = EDGE, {}, ["weight"]
+    if kind == "several types":
+        edge_type, reverse_types, names = BUYS, {BUYS: SELLS}, []
+        small.edges[SELLS] = small.edges[BUYS][::-1]
+    bundle, graph = small.bundle, LocalGraphStore(small.bundle)
+    held = find_device_columns(bundle, {}, ("x", "weight"), CPU, holds=True)
+    plan = EdgePlan(
+        edges=SeedEdges.of_bundle(bundle, edge_type, label_edges=False),
+        seeds=np.random.default_rng(1).permutation(graph.num_edges(edge_type))[:NUM_SEEDS],
+        reverse_types=reverse_types,
+        inputs=names,
+        labels={"y": np.arange(graph.num_edges(edge_type))},
+        num_known=(400, 150),
+    )
+    return EdgeLoader(
+        graph,
+        LocalFeatureStore(bundle, device_columns=held),
+        plan,
+        **{
+            **options_of(graph, [5, 3]),
+            "columns": {"x": "x"} if names else {},
+            "edge_columns": {"weight": "edge_weight"} if names else {},
+            **options,
+        },
+    )
+
+
+def options_of(graph: LocalGraphStore, fanouts: Sequence[int], **sampling: Any) -> dict[str, Any]:
+    """Options of a loader whose batches are padded."""
+    return {
+        "sampler": NeighborSampler(graph, list(fanouts), **sampling),
+        "batch_size": 24,
+        "split": "train",
+        "seed": 0,
+        "shuffle": True,
+        "device": CPU,
+        "pads": True,
+        "src_degrees": True,
+    }
+
+
+def check_equal(loader: SampledSequence[Any], epoch: int, batch: Batch) -> None:
     """Checks a batch against the one that a thread of the host makes."""
-    expected: NodeBatch = loader.ready_for_device(loader.make(epoch, batch.index))
+    expected: Batch = loader.ready_for_device(loader.make(epoch, batch.index))
     batch = loader.ready_for_device(batch)
     tensors: list[list[torch.Tensor]] = [[], []]
     for record, found in zip((expected, batch), tensors, strict=True):
@@ -86,11 +177,11 @@ def check_equal(loader: NeighborLoader, epoch: int, batch: NodeBatch) -> None:
     assert numbers[0] == numbers[1]
 
 
-def check_batches(loader: NeighborLoader, num_epochs: int, monkeypatch: Any) -> int:
+def check_batches(loader: SampledSequence[Any], num_epochs: int, monkeypatch: Any) -> int:
     """Checks all batches of some epochs. Returns how many the device sampled."""
     sampled, batch_of = [], Template.batch
 
-    def counted(self: Template, *args: Any) -> NodeBatch:
+    def counted(self: Template[Any], *args: Any) -> Batch:
         sampled.append(self)
         return batch_of(self, *args)
 
@@ -98,7 +189,9 @@ def check_batches(loader: NeighborLoader, num_epochs: int, monkeypatch: Any) -> 
     assert loader.sample_on_device() is None
     for epoch in range(num_epochs):
         batches = list(loader.iterate(epoch, start=epoch))
-        assert [batch.index for batch in batches] == list(range(epoch, loader.num_batches))
+        every = range(epoch, loader.num_batches)
+        of_rank = [i for i in every if i % loader.world_size == loader.rank]
+        assert [batch.index for batch in batches] == of_rank
         for batch in batches:
             check_equal(loader, epoch, batch)
     return len(sampled)
@@ -117,6 +210,30 @@ def _triton(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_batches_are_those_of_a_host(monkeypatch, kind, replace, fanouts):
     loader = make_loader(small_graph(kind), fanouts, replace=replace)
     assert check_batches(loader, 3, monkeypatch) >= 15
+
+
+@pytest.mark.parametrize("kind", ["one type", "several types"])
+@pytest.mark.parametrize("make", [make_link_loader, make_edge_loader])
+def test_batches_without_their_own_edges_are_those_of_a_host(monkeypatch, make, kind):
+    assert check_batches(make(kind), 3, monkeypatch) >= 15
+
+
+@pytest.mark.usefixtures("_triton")
+@pytest.mark.parametrize("kind", ["one type", "several types"])
+@pytest.mark.parametrize("make", [make_link_loader, make_edge_loader])
+def test_kernels_of_triton_skip_the_same_edges(monkeypatch, make, kind):
+    assert check_batches(make(kind), 1, monkeypatch) >= 3
+
+
+def test_the_host_makes_batches_that_exclude_more_edges_than_fit(monkeypatch):
+    monkeypatch.setattr("raygnn.sampling.device_sampler._SPARE_SKIPS", -24)
+    assert 3 < check_batches(make_link_loader("one type"), 3, monkeypatch) < 30
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_each_of_several_ranks_samples_its_batches(monkeypatch, rank):
+    loader = make_loader(small_graph("one type"), [5, 3], rank=rank, world_size=2)
+    assert check_batches(loader, 3, monkeypatch) >= 5
 
 
 @pytest.mark.usefixtures("_triton")
@@ -192,7 +309,6 @@ def test_a_graph_that_cannot_be_recorded_is_left_out(monkeypatch, capsys):
 def test_a_loader_names_what_only_a_host_samples(monkeypatch):
     small = small_graph("one type")
     assert make_loader(small, [2], pads=False).sample_on_device() == "steps that are not recorded"
-    assert make_loader(small, [2], world_size=2).sample_on_device() == "several workers"
     reason = make_loader(small, [2], names=["x"]).sample_on_device()
     assert reason == "columns that the device does not hold (weight)"
     graph = LocalGraphStore(small.bundle)

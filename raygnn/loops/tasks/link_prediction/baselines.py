@@ -280,7 +280,7 @@ class _Given(Decoder):
 
 
 def _num_candidates(loader: LinkLoader) -> int:
-    candidate = loader.without_neighborhood(0).links.candidate
+    candidate = loader.with_dense_ids(0).links.candidate
     assert candidate is not None
     return candidate.shape[1]
 
@@ -356,7 +356,7 @@ class _GuessTask:
 
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
         for index in range(self._loader.rank, num_batches, self._loader.world_size):
-            batch = self._loader.without_neighborhood(index)
+            batch = self._loader.with_dense_ids(index)
             scores = self._scores(batch.links)
             weight, links = len(scores.positive), batch.links.position
             yield EvalOutput(index, links, 0.0, weight, scores.compared(), links)

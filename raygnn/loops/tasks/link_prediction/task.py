@@ -457,7 +457,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
             return
         loader, device = self.loader(split), self.env.device
         for index in range(self.env.rank, num_batches, self.env.world_size):
-            batch = loader.without_neighborhood(index)
+            batch = loader.with_dense_ids(index)
             yield self._judge(batch.apply(lambda tensor: copied(tensor, device)), rows)
 
     def judge(self, batch: LinkBatch) -> EvalOutput:
