@@ -16,11 +16,12 @@ or 12 threads, as PyG's loader has 12 processes.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -40,6 +41,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.loops.process import prepare_process
 from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.link_prediction.task import LinkPrediction
+from raygnn.sampling.batch_assembler import BatchAssembler
 
 _STEPS_A_ROUND = 4
 _SAMPLERS = 12  # threads or processes beside a GPU
@@ -65,8 +67,8 @@ def of_links(config: dict[str, Any], scale: Scale) -> dict[str, Any]:
     }
 
 
-def our_steps(scale: Scale, bundle: Bundle, tables: Path, work: Path) -> Case:
-    """Steps of the task, as a run makes them, without the engine around them."""
+def our_task(scale: Scale, bundle: Bundle, tables: Path, work: Path) -> LinkPrediction:
+    """The task as a run makes it."""
     config = {
         "data": {"uri": str(tables)},
         "sampling": {"fanouts": list(scale.fanouts)},
@@ -80,8 +82,13 @@ def our_steps(scale: Scale, bundle: Bundle, tables: Path, work: Path) -> Case:
     torch.set_num_threads(1)
     task = LinkPrediction(**loaded.config.task.args)
     task.setup(TaskEnvironment(loaded, bundle, 0, 1, torch.device("cpu")))
-    model = task.model = task.build_model()
-    optimizer = torch.optim.Adam(model.parameters())
+    task.model = task.build_model()
+    return task
+
+
+def our_steps(task: LinkPrediction) -> Case:
+    """Steps of the task, without the engine around them."""
+    optimizer = torch.optim.Adam(task.model.parameters())
     loader = task.loader("train")
     batches = (batch for epoch in itertools.count() for batch in loader.iterate(epoch))
 
@@ -93,6 +100,26 @@ def our_steps(scale: Scale, bundle: Bundle, tables: Path, work: Path) -> Case:
             optimizer.step()
 
     return run
+
+
+def our_batches(task: LinkPrediction) -> dict[str, Case]:
+    """Padded batches, and the part of them that the host makes beside a device."""
+    task.pads = True
+    loader = task.loader("train")
+    with patch.object(BatchAssembler, "columns_of_host", return_value=[]):  # as on a GPU
+        reason = loader.sample_on_device()
+    assert reason is None, reason
+    indices = itertools.cycle(range(loader.num_batches - 1))
+
+    def make(function: Callable[[int, int], Any]) -> Case:
+        def run() -> None:
+            for index in itertools.islice(indices, _STEPS_A_ROUND):
+                function(0, index)
+
+        return run
+
+    host_part = loader._device_batches._make_part
+    return {"padded batch": make(loader.make), "of it, beside a device": make(host_part)}
 
 
 def pyg_steps(scale: Scale, bundle: Bundle, device: torch.device) -> Case:
@@ -147,12 +174,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     graph = RmatGraph(scale.num_nodes, scale.num_edges, scale.num_features)
     tables, bundle = graph.tables(work), graph.bundle(work)
     torch.set_num_threads(1)
-    cases = {} if device.type == "cuda" else {"raygnn": our_steps(scale, bundle, tables, work)}
+    cases: dict[str, Case] = {}
+    if device.type == "cpu":
+        make = partial(our_task, scale, bundle, tables, work)
+        cases = {"raygnn": our_steps(make()), **our_batches(make())}
     if WITH_PYG_LIB:
         cases["PyG"] = pyg_steps(scale, bundle, device)
     seconds = interleaved(cases, scale.rounds, CLOCKS[options.clock])
     ms = {name: 1e3 * value / _STEPS_A_ROUND for name, value in medians(seconds).items()}
-    rows = []
+    rows = [Row(name, ms[name], "ms") for name in cases if name not in ("raygnn", "PyG")]
     if device.type == "cuda":
         step = partial(step_ms, scale, tables, work, "cuda", change=partial(of_links, scale=scale))
         ms["raygnn"], _ = step(threads=None)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.hashing import splitmix64_array
+from raygnn.device_memory import unused_bytes
 from raygnn.errors import ConfigError, DataError
 from raygnn.sampling.batch import (
     BatchLinks,
@@ -27,6 +28,7 @@ from raygnn.sampling.negatives import (
     NONE,
     UNIFORM,
     EvaluationCandidates,
+    KnownOnDevice,
     RandomNegatives,
 )
 from raygnn.sampling.neighbor_sampler import NeighborSampler
@@ -167,6 +169,8 @@ class LinkLoader(SampledSequence[LinkBatch]):
         if plan.is_evaluation and sampler.temporal is not None and supervision.times is not None:
             self._by_time = np.argsort(supervision.times, kind="stable")
         self._prepare_negatives(graph)
+        #: known links on a device that samples and marks them
+        self._known: KnownOnDevice | None = None
 
     def _prepare_negatives(self, graph: GraphStore) -> None:
         links, plan = self.supervision, self.plan
@@ -200,16 +204,36 @@ class LinkLoader(SampledSequence[LinkBatch]):
         drawn = self._draw(epoch, index)
         return self._batch(drawn, index), self._request(drawn, self.key(epoch, index))
 
+    def part_for_device(self, epoch: int, index: int) -> tuple[LinkBatch, SampleRequest]:
+        drawn = self._draw(epoch, index)
+        batch = self._batch(drawn, index, marks_known=self._known is None)
+        return batch, self._request(drawn, self.key(epoch, index))
+
+    def sample_on_device(self) -> str | None:
+        reason, known, device = super().sample_on_device(), self.plan.known, self._device
+        if reason is None and known is not None and device is not None:
+            num_bytes = 8 * sum(len(part.targets) for part in known.parts)
+            if device.type == "cpu" or 3 * num_bytes <= unused_bytes(device):
+                num_anchors = self.sampler.graph.num_nodes(self.supervision.anchor_type)
+                self._known = KnownOnDevice(known, num_anchors, self._num_targets, device)
+        return reason
+
     def localized(self, batch: LinkBatch, seed_index: Mapping[str, Tensor]) -> LinkBatch:
         links, local, end = batch.links, {}, dict.fromkeys(seed_index, 0)
         parts = *links.id, links.hard.id, links.random.id
         for (name, node_type), ids in zip(self._types_of_parts.items(), parts, strict=True):
             start, end[node_type] = end[node_type], end[node_type] + len(ids)
             local[name] = seed_index[node_type][start : end[node_type]]
+        known = links.known
+        if known is None and self._known is not None:
+            targets = [links.id[1]] if self.plan.in_batch else []
+            candidates = torch.cat([links.random.id, *targets, links.hard.id])
+            known = self._known.mask(links.id[0], candidates, links.relation)
         return replace(
             batch,
             links=replace(
                 links,
+                known=known,
                 index=torch.stack([local["anchor"], local["target"]]),
                 hard=replace(links.hard, index=local["hard"]),
                 random=replace(links.random, index=local["random"]),
@@ -223,9 +247,9 @@ class LinkLoader(SampledSequence[LinkBatch]):
         """A batch without its graph, whose local ids are dense ids, for precomputed rows."""
         return self._batch(self._draw(epoch, index), index)
 
-    def _batch(self, drawn: _Drawn, index: int) -> LinkBatch:
-        seeds = torch.from_numpy(drawn.seeds)
-        return LinkBatch(index=index, input_id=seeds, nodes={}, edges={}, links=self._links(drawn))
+    def _batch(self, drawn: _Drawn, index: int, *, marks_known: bool = True) -> LinkBatch:
+        seeds, links = torch.from_numpy(drawn.seeds), self._links(drawn, marks_known=marks_known)
+        return LinkBatch(index=index, input_id=seeds, nodes={}, edges={}, links=links)
 
     def positions(self, epoch: int, index: int) -> np.ndarray:
         """int64 [num_links], `BatchLinks.position` of a batch."""
@@ -330,14 +354,14 @@ class LinkLoader(SampledSequence[LinkBatch]):
                     excluded[each].append(of_type)
         return {edge_type: np.concatenate(parts, axis=1) for edge_type, parts in excluded.items()}
 
-    def _links(self, drawn: _Drawn) -> BatchLinks:
+    def _links(self, drawn: _Drawn, *, marks_known: bool) -> BatchLinks:
         offered = drawn.random
         if self.plan.in_batch:
             offered = np.concatenate([offered, drawn.targets])
         known = known_pairs = log_q = None
         if self.plan.known is not None and (self.plan.is_joint or self.plan.all_targets):
             known_pairs = _known_pairs(self.plan.known, drawn)
-        elif self.plan.known is not None and not self.plan.is_evaluation:
+        elif self.plan.known is not None and not self.plan.is_evaluation and marks_known:
             candidates = np.concatenate([offered, drawn.hard])
             known = self.plan.known.mask(drawn.known_rows, candidates, drawn.relations)
         if self.plan.log_q:

@@ -1,11 +1,13 @@
-"""Random negatives of training, and candidates of evaluation."""
+"""Random negatives of training, known links among them, and candidates of evaluation."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numba import njit
+from torch import Tensor
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.errors import DataError
@@ -93,6 +95,30 @@ class RandomNegatives:
         before = np.where(nodes > 0, self._cumulative[nodes - 1], 0)
         weights: np.ndarray = (self._cumulative[nodes] - before) / self._cumulative[-1]
         return weights
+
+
+class KnownOnDevice:
+    """Known links by anchor as ascending numbers, among which a device searches for pairs."""
+
+    def __init__(
+        self, known: KnownLinks, num_anchors: int, num_targets: int, device: torch.device
+    ) -> None:
+        self._num_anchors, self._num_targets = num_anchors, num_targets
+        self._is_one_type = known.is_one_type
+        rows = [np.repeat(np.arange(num_anchors), np.diff(part.indptr)) for part in known.parts]
+        numbers = [
+            (relation * num_anchors + anchors) * num_targets + part.targets
+            for relation, (anchors, part) in enumerate(zip(rows, known.parts, strict=True))
+        ]
+        beyond = [np.iinfo(np.int64).max]
+        self._numbers = torch.from_numpy(np.concatenate([*numbers, beyond])).to(device)
+
+    def mask(self, anchors: Tensor, targets: Tensor, relations: Tensor | None) -> Tensor:
+        """See `KnownLinks.mask`."""
+        rows = anchors if relations is None else relations * self._num_anchors + anchors
+        wanted = rows[:, None] * self._num_targets + targets
+        mask = self._numbers[torch.searchsorted(self._numbers, wanted)] == wanted
+        return mask | (anchors[:, None] == targets) if self._is_one_type else mask
 
 
 class EvaluationCandidates:

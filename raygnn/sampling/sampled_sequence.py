@@ -91,6 +91,10 @@ class SampledSequence(BatchSequence[BatchT]):
     def localized(self, batch: BatchT, seed_index: Mapping[str, Tensor]) -> BatchT:
         """The batch with local ids. `seed_index`: those of the seeds of its request."""
 
+    def part_for_device(self, epoch: int, index: int) -> tuple[BatchT, SampleRequest]:
+        """`without_neighborhood`, but for what `localized` computes on the device."""
+        return self.without_neighborhood(epoch, index)
+
     def request(self, epoch: int, index: int) -> SampleRequest:
         return self.without_neighborhood(epoch, index)[1]
 
@@ -143,7 +147,7 @@ class SampledSequence(BatchSequence[BatchT]):
             degrees[edge_type] = torch.from_numpy(of_all).float().to(device)
 
         def host_part(epoch: int, index: int) -> HostPart[BatchT]:
-            batch, request = self.without_neighborhood(epoch, index)
+            batch, request = self.part_for_device(epoch, index)
             return HostPart(batch=batch, sample=on_device.inputs(request))
 
         def make(epoch: int, index: int) -> BatchT:
