@@ -45,8 +45,7 @@ def broken_component_rules(
     spec = SLOTS[slot]
     if component.given is not None:
         if component.args and not isinstance(component.given, type):
-            rule = "the object that was passed has its arguments already"
-            remedy = "Remove them, or pass its class"
+            rule, remedy = "the object has its arguments already", "Remove them, or pass its class"
             yield Problem((*path, "args"), rule, remedy, id="component-given-args")
     else:
         yield from _broken_name(component.type, spec, allow_modules, (*path, "type"))
@@ -60,8 +59,7 @@ def broken_function_rules(
     name: str, path: KeyPath, allow_modules: Sequence[str]
 ) -> Iterator[Problem]:
     if is_of_library(name):
-        rule = "a function is taken from user modules only"
-        remedy = "Set a function of your own, and allow its module with --allow-module"
+        rule, remedy = "a function must be your own", "Allow its module with --allow-module"
         yield Problem(path, rule, remedy, id="component-function")
     else:
         yield from _broken_name(name, NESTED, allow_modules, path)
@@ -126,8 +124,7 @@ def _coerce(value: dict[str, Any]) -> Any:
     kind = value[VALUE_TYPE_KEY]
     if set(value) != {VALUE_TYPE_KEY, VALUE_KEY}:
         rule = f"it needs exactly the keys {VALUE_TYPE_KEY} and {VALUE_KEY}"
-        remedy = 'Set it as {__value_type: str, value: "1"}'
-        raise RuleError(rule, remedy, id="component-value-type")
+        raise RuleError(rule, 'Set {__value_type: str, value: "1"}', id="component-value-type")
     if not isinstance(kind, str) or kind not in _COERCIONS:
         remedy = choose_from(kind, list(_COERCIONS))
         problem = Problem((VALUE_TYPE_KEY,), "unknown type", remedy, id="component-value-type")
@@ -366,14 +363,11 @@ def _call(
         return target(**args, **injected)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         takes = ", ".join(_named(_parameters(target), injected)) or "none by name"
-        problem = Problem(
-            path,
-            f"{name} refuses them: {redact_text(str(error))}",
-            f"{name} takes: {takes}",
-            "component-refuses-arguments",
-            _shown(dict(args), *path),
-        )
-        raise ConfigError(problem) from error
+        rule, remedy = f"{name} refuses them: {redact_text(str(error))}", f"{name} takes: {takes}"
+        given = _shown(dict(args), *path)
+        raise ConfigError(
+            Problem(path, rule, remedy, "component-refuses-arguments", given)
+        ) from error
 
 
 def _check_arguments(

@@ -36,15 +36,10 @@ def _batch_triple(config: Sections) -> Iterable[Problem]:
 
 
 def _full_batches(config: Sections) -> Iterable[Problem]:
-    for key in (
-        "global_batch_size",
-        "accumulate_grad_batches",
-        "num_val_batches",
-        "num_test_batches",
-    ):
+    sizes = ("global_batch_size", "accumulate_grad_batches")
+    for key in (*sizes, "num_val_batches", "num_test_batches"):
         if getattr(config.training, key) not in (None, 1):
-            rule = "with sampling.type: full, all seeds of a split are one batch"
-            remedy = "Remove it, or sampling.type"
+            rule, remedy = "all seeds of a split are one batch", "Remove it, or sampling.type"
             yield Problem(("training", key), rule, remedy, id="sampling-full-batches")
 
 
@@ -55,12 +50,9 @@ def _layers_equal_hops(config: Sections) -> Iterable[Problem]:
         return
     hops = config.sampling.num_hops
     if num_layers != hops:
-        yield Problem(
-            ("model", "args", "num_layers"),
-            f"each layer spans one hop, but sampling.fanouts has {hops}: {config.sampling.fanouts}",
-            f"Set it to {hops}, leave it out, or give {num_layers} fanouts",
-            id="model-layers-hops",
-        )
+        rule = f"each layer spans one hop, sampling.fanouts has {hops}: {config.sampling.fanouts}"
+        remedy = f"Set it to {hops}, or give {num_layers} fanouts"
+        yield Problem(("model", "args", "num_layers"), rule, remedy, id="model-layers-hops")
 
 
 def _plateau_has_monitor(config: Sections) -> Iterable[Problem]:
@@ -73,47 +65,36 @@ def _plateau_has_monitor(config: Sections) -> Iterable[Problem]:
             yield Problem(("lr_scheduler", "monitor"), rule, remedy, id="scheduler-monitor-unread")
         return
     if scheduler.frequency != 1:
-        rule = "ReduceLROnPlateau steps at each validation"
-        remedy = "Remove it, and set training.validate_every"
+        rule, remedy = "ReduceLROnPlateau steps at each validation", "Set training.validate_every"
         yield Problem(("lr_scheduler", "frequency"), rule, remedy, id="scheduler-frequency")
     known = [(checkpoint.monitor, checkpoint.mode)]
     known += [(stopping.monitor or "val/loss", stopping.mode)] if stopping else []
     monitor = scheduler.monitor or next((name for name, _ in known if name), None)
     if monitor is None:
-        rule = "ReduceLROnPlateau needs a metric, and there is no early stopping to take it from"
-        remedy = "Set the name of a logged metric, as in val/loss"
+        rule, remedy = "ReduceLROnPlateau needs a metric", "Set a logged one, as in val/loss"
         yield Problem(("lr_scheduler", "monitor"), rule, remedy, id="scheduler-monitor-missing")
         return
     mode = next((mode for name, mode in known if name == monitor and mode), "min")
     if scheduler.args.get("mode", "min") != mode and not monitor.endswith("/loss"):
-        yield Problem(
-            ("lr_scheduler", "args", "mode"),
-            f"{monitor} is better when it is {_WORDS[mode]} according to other keys of this config",
-            f"Set lr_scheduler.args.mode: {mode}",
-            id="scheduler-mode",
-        )
+        rule = f"{monitor} is better if it is {_WORDS[mode]}"
+        path = ("lr_scheduler", "args", "mode")
+        yield Problem(path, rule, f"Set lr_scheduler.args.mode: {mode}", id="scheduler-mode")
 
 
 def _tasks_fit(config: Sections) -> Iterable[Problem]:
     if not config.tasks:
         if config.task.type == SEVERAL_TASKS:
-            yield Problem(
-                ("tasks",),
-                "it names no task",
-                "Set it as in {topics: {type: node_classification}, links: {type: "
-                "link_prediction}}, or task.type to one task",
-                id="tasks-none",
-            )
+            rule = "it names no task"
+            remedy = "Set it as in {topics: {type: node_classification}}, or task.type to one"
+            yield Problem(("tasks",), rule, remedy, id="tasks-none")
         return
     if not sum(entry.weight for entry in config.tasks.values()):
         rule = "the weights of all tasks are 0, so nothing is trained"
-        remedy = "Set the weight of a task to more than 0"
-        yield Problem(("tasks",), rule, remedy, id="tasks-no-weight")
+        yield Problem(("tasks",), rule, "Set one above 0", id="tasks-no-weight")
     for key in ("losses", "metrics"):
         if getattr(config, key):
-            rule = "each task has its own"
             remedy = f"Move it to tasks.{next(iter(config.tasks))}.{key}"
-            yield Problem((key,), rule, remedy, id="tasks-own-key")
+            yield Problem((key,), "each task has its own", remedy, id="tasks-own-key")
     for name, entry in config.tasks.items():
         yield from _task_fits(config, name, entry)
 
@@ -124,8 +105,7 @@ def _task_fits(config: Sections, name: str, entry: TaskEntry) -> Iterable[Proble
         rule = "tasks that share an encoder must be raygnn's own"
         yield Problem(("tasks", name, "type"), rule, choose_from(entry.type, own), id="tasks-type")
     for key in INPUTS_OF_ENCODER & entry.args.keys():
-        rule = "all tasks read what the encoder reads"
-        remedy = f"Set task.args.{key} instead"
+        rule, remedy = "all tasks read what the encoder reads", f"Set task.args.{key} instead"
         yield Problem(("tasks", name, "args", key), rule, remedy, id="tasks-input")
     fanouts, place = entry.sampling.fanouts, ("tasks", name, "sampling", "fanouts")
     if fanouts is None:
@@ -139,13 +119,8 @@ def _task_fits(config: Sections, name: str, entry: TaskEntry) -> Iterable[Proble
     names = {REST, *fanouts_by_type(configured), *fanouts_by_type(own)}
     read, wanted = ({n for n in names if any(fanouts_of(f, n))} for f in (configured, own))
     if unread := sorted(wanted - read):
-        yield Problem(
-            place,
-            f"the encoder has no layers for {', '.join(unread)}, as sampling.fanouts has zeros "
-            "there",
-            "Set zeros here too",
-            id="tasks-edge-types",
-        )
+        rule = f"the encoder has no layers for {', '.join(unread)}, where sampling.fanouts is 0"
+        yield Problem(place, rule, "Set zeros here too", id="tasks-edge-types")
 
 
 def _space_exists(config: Sections) -> Iterable[Problem]:
@@ -167,9 +142,9 @@ def _optimizer(config: Sections) -> str:
 #: Arguments of all tasks that say what the encoder reads; with `tasks` they are under `task`.
 INPUTS_OF_ENCODER = frozenset({"feature", "edge_feature", "edge_weight"})
 
-_TASKS_OF_SAMPLER = ("node_classification", "link_prediction", "edge_prediction")
-
 _WORDS = {"min": "less", "max": "more"}
+
+_TASKS_OF_SAMPLER = ("node_classification", "link_prediction", "edge_prediction")
 
 
 # fmt: off
@@ -203,8 +178,8 @@ RULES = (
          "Set it to optimizer or none, or optimizer.type to Adam"),
     Rule("shard-rows-optimizer", "optimizer.type",
          lambda c: _rows_sharded(c) and _optimizer(c) == "Adafactor",
-         "scaling.shard is embeddings, and Adafactor needs all rows of a weight, and a worker has "
-         "only some", "Set it to Adam, or scaling.shard to none"),
+         "scaling.shard is embeddings, and Adafactor needs all rows of a weight",
+         "Set it to Adam, or scaling.shard to none"),
     Rule("shard-rows-precision", "training.precision",
          lambda c: _rows_sharded(c) and c.training.precision == "fp16-mixed",
          "scaling.shard is embeddings, and gradients of rows may overflow on their owner alone",
@@ -228,8 +203,8 @@ RULES = (
     Rule("training-refit", "training.refit",
          lambda c: c.task.type != "node_classification" or c.loop or c.data.mode != "in_memory"
          or c.lr_scheduler.type.rpartition(".")[2] == "ReduceLROnPlateau",
-         "only labels of nodes and of rows, in memory, with raygnn's loop and without "
-         "ReduceLROnPlateau, are trained again", "Set it to false"),
+         "only node_classification in memory, with raygnn's loop and no ReduceLROnPlateau, has it",
+         "Set it to false"),
     Rule("tasks-and-task", "task.type", lambda c: c.tasks and c.task.type != SEVERAL_TASKS,
          "a run has one task, or several under tasks", "Remove it, or tasks"),
     Rule("tasks-loss-reduction", "training.loss_reduction", lambda c: c.tasks,

@@ -49,8 +49,7 @@ class HashSplit(Section):
     def broken_rules(self) -> Iterable[Problem]:
         total = sum(self.fractions)
         if abs(total - 1) > _SUM_TOLERANCE:
-            rule = f"the fractions sum to {total:g}, not to 1"
-            remedy = "Set shares of train, val and test, as in [0.8, 0.1, 0.1]"
+            rule, remedy = f"the sum is {total:g}, not 1", "Set shares as [0.8, 0.1, 0.1]"
             yield Problem(("fractions",), rule, remedy, id="split-fractions")
         elif self.fractions[0] == 0:
             rule = "no node is left to train on"
@@ -76,9 +75,7 @@ class PerClassSplit(Section):
 def _check_timestamp(value: Any) -> Any:
     is_date = isinstance(value, str) and _is_iso_date(value)
     if not is_date and (isinstance(value, bool) or not isinstance(value, int | float)):
-        rule = "it is not a time"
-        remedy = "Set a date as 2024-01-31 or 2024-01-31T12:00:00, or a number"
-        raise RuleError(rule, remedy, id="split-timestamp")
+        raise RuleError("it is not a time", "Set a date or a number", id="split-timestamp")
     return value
 
 
@@ -123,14 +120,13 @@ class TemporalSplit(Section):
 
     def broken_rules(self) -> Iterable[Problem]:
         if self.quantiles is not None and self.timestamps is not None:
-            rule = "quantiles and timestamps both set where val and test begin"
+            rule = "timestamps set where val and test begin too"
             yield Problem(("quantiles",), rule, "Remove one of them", id="split-bounds-source")
         if self.timestamps is not None and self.per is not None:
             rule = "timestamps are equal for all anchors"
             yield Problem(("per",), rule, "Remove it, or set quantiles", id="split-per-anchor")
         if self.timestamps is not None and len({isinstance(t, str) for t in self.timestamps}) > 1:
-            rule = "one is a date and one is a number"
-            remedy = "Set two dates or two numbers"
+            rule, remedy = "one is a date and one is a number", "Set two of one kind"
             yield Problem(("timestamps",), rule, remedy, id="split-bounds-kinds")
             return
         for name, bounds in (
@@ -138,8 +134,7 @@ class TemporalSplit(Section):
             ("timestamps", [_comparable(t) for t in self.timestamps or ()]),
         ):
             if bounds and bounds[0] > bounds[1]:
-                rule = "test would begin before val"
-                remedy = "Set the two in ascending order"
+                rule, remedy = "test would begin before val", "Set them in ascending order"
                 yield Problem((name,), rule, remedy, id="split-bounds-order")
 
 
@@ -173,16 +168,8 @@ class Synthetic(Section):
 
 #: Keys of `data` that name inputs, outputs and caches. A saved model never sets them.
 PLACES = (
-    "mode",
-    "uri",
-    "samples",
-    "synthetic",
-    "type",
-    "args",
-    "cache_dir",
-    "cache_bytes",
-    "allow_outside",
-    "device_features",
+    *("mode", "uri", "samples", "synthetic", "type", "args", "cache_dir", "cache_bytes"),
+    *("allow_outside", "device_features"),
 )
 
 
@@ -267,22 +254,13 @@ class Data(Section):
     def broken_rules(self) -> Iterable[Problem]:
         sources = [name for name in ("uri", "synthetic", "type") if getattr(self, name) is not None]
         if len(sources) > 1:
-            yield Problem(
-                (sources[1],),
-                f"only one data source is allowed, but data.{sources[0]} is set too",
-                f"Set one of data.uri, data.synthetic and data.type, and the other to null or "
-                f"delete it (--data.{sources[0]}!)",
-                id="data-source-twice",
-            )
+            rule = f"data.{sources[0]} is set too, and a run has one source"
+            remedy = f"Set the other one to null, or delete it (--data.{sources[0]}!)"
+            yield Problem((sources[1],), rule, remedy, id="data-source-twice")
         if self.mode == "partitioned" and self.uri is None:
-            rule = "data.mode is partitioned, which needs a folder written by raygnn.partition"
-            remedy = "Set it to that folder: of a file system that all nodes share, or of a bucket"
+            rule, remedy = "data.mode is partitioned", "Set a folder written by raygnn.partition"
             yield Problem(("uri",), rule, remedy, id="partition-uri")
         if (self.mode == "presampled") != (self.samples is not None):
-            yield Problem(
-                ("samples",),
-                f"data.mode is {self.mode}, and neighborhoods are only read with presampled",
-                "Set data.mode to presampled and data.samples to a folder written by "
-                "raygnn.presample, or set neither",
-                id="samples-mode",
-            )
+            rule = f"data.mode is {self.mode}, and neighborhoods are only read with presampled"
+            remedy = "Set both, samples to a folder written by raygnn.presample, or neither"
+            yield Problem(("samples",), rule, remedy, id="samples-mode")

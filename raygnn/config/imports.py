@@ -27,15 +27,9 @@ _REACHABLE = (
     "torch_geometric.nn",
     "torch_geometric.sampler",
     "torch_geometric.transforms",
-    "torchmetrics.aggregation",
-    "torchmetrics.classification",
-    "torchmetrics.clustering",
-    "torchmetrics.collections",
-    "torchmetrics.metric",
-    "torchmetrics.nominal",
-    "torchmetrics.regression",
-    "torchmetrics.retrieval",
-    "torchmetrics.wrappers",
+    *(f"torchmetrics.{name}" for name in ("aggregation", "classification", "clustering")),
+    *(f"torchmetrics.{name}" for name in ("collections", "metric", "nominal", "regression")),
+    *(f"torchmetrics.{name}" for name in ("retrieval", "wrappers")),
 )
 
 
@@ -47,8 +41,7 @@ def allowed_root(path: str, allow_modules: Sequence[str]) -> str:
     """The package or module that a path must stay in. Raises a RuleError for other paths."""
     parts = path.split(".")
     if parts[0] == "__main__" or "<locals>" in parts:
-        rule = "it is not defined in a module that can be imported"
-        remedy = "Move it into a module, or pass it: fit(config, model=...), load(run, module=...)"
+        rule, remedy = "it cannot be imported", "Move it into a module, or pass the object"
         raise RuleError(rule, remedy, id="component-not-importable")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
         raise RuleError("it is not a dotted path", "Set package.module.Name", id="component-path")
@@ -57,7 +50,7 @@ def allowed_root(path: str, allow_modules: Sequence[str]) -> str:
             is_private = is_of_library(path) and any(part.startswith("_") for part in parts)
             if is_private or any(part.startswith("__") for part in parts):
                 raise RuleError(
-                    "private names cannot be reached", "Set a public name", id="component-private"
+                    "private names cannot be set", "Set a public one", id="component-private"
                 )
             if module in LIBRARY_ROOTS and module not in allow_modules:
                 check_reachable(path.rpartition(".")[0], is_alias=True)
@@ -82,12 +75,8 @@ def check_reachable(module: str, *, is_alias: bool = False) -> None:
         for package in _REACHABLE
     )
     if not is_reachable or any(is_within(module, package) for package in _UNREACHABLE):
-        raise RuleError(
-            f"classes of {module} may not be used in a config, because they may unpickle files "
-            f"or run code",
-            _allow(module),
-            id="component-not-allowed",
-        )
+        rule = f"classes of {module} may unpickle files or run code"
+        raise RuleError(rule, _allow(module), id="component-not-allowed")
 
 
 def _allow(module: str) -> str:
@@ -135,8 +124,7 @@ def import_dotted(
             raise RuleError(f"it is {what}", "Set a class", id="component-kind")
         if not is_within(value.__module__, root):
             rule = f"the function is defined in {value.__module__}, not in {root}"
-            remedy = "Set the path where it is defined, and allow that module"
-            raise RuleError(rule, remedy, id="component-not-allowed")
+            raise RuleError(rule, "Set its path there, and allow it", id="component-not-allowed")
     return value
 
 
@@ -160,8 +148,7 @@ def _import_module(path: str, root: str) -> tuple[types.ModuleType, list[str]]:
                 rule = f"importing {name} failed: {error}"
                 remedy = "Correct the import" if is_own else f"Install {missing} on every node"
                 raise RuleError(rule, remedy, id="component-import") from error
-    rule = f"there is no module {root}"
-    remedy = "Start the job in the folder that has it, or install it on every node"
+    rule, remedy = f"there is no module {root}", "Install it on every node, or start in its folder"
     raise RuleError(rule, remedy, id="component-module-missing")
 
 

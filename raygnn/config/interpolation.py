@@ -99,8 +99,7 @@ class _Resolver:
             if value is MISSING:
                 return text
             if isinstance(value, dict | list):
-                rule = f"{match[0]} is not a single value, so it cannot be part of a text"
-                remedy = "Let the reference stand alone, or name a key below it"
+                rule, remedy = f"{match[0]} is not a single value", "Let the reference stand alone"
                 self._report(trail, Problem(path, rule, remedy, id="config-reference"))
                 return text
             parts.append(_as_text(value))
@@ -125,8 +124,7 @@ class _Resolver:
             siblings = self._lookup(target[:-1])
             names = list(siblings) if isinstance(siblings, Mapping) else []
             rule = f"there is no value at {name or 'an empty name'}"
-            remedy = "Name a key of this config, or an environment variable as ${env:NAME}"
-            remedy = f"{did_you_mean(target[-1], names)}{remedy}"
+            remedy = f"{did_you_mean(target[-1], names)}Name a key of this config, or ${{env:NAME}}"
             self._report(trail, Problem(path, rule, remedy, id="config-reference-missing"))
             return MISSING
         return self.walk(value, path, (*trail, name))
@@ -147,8 +145,7 @@ class _Resolver:
         self, name: str, path: KeyPath, trail: tuple[str, ...], *, as_text: bool
     ) -> Any:
         if name not in self._environ:
-            rule = f"the environment variable {name} is not set"
-            remedy = f"Export {name}, or set the value here"
+            rule, remedy = f"the environment variable {name} is not set", f"Export {name}"
             self._report(trail, Problem(path, rule, remedy, id="config-environment-missing"))
             return MISSING
         text = self._environ[name]

@@ -40,8 +40,7 @@ def _check_fanouts_key(name: str) -> str:
 
 def _check_edge_type_name(name: str) -> str:
     if len(name.split("__")) != 3 or not all(name.split("__")):
-        rule = "it is not the name of an edge type"
-        remedy = "Set source type, relation and destination type as in user__follows__user"
+        rule, remedy = "it is not an edge type", "Set source__relation__destination"
         raise RuleError(rule, remedy, id="graph-edge-type-name")
     return name
 
@@ -343,8 +342,7 @@ def broken_batch_rules(
 ) -> Iterable[Problem]:
     if global_batch_size is None:
         if batch_size is None:
-            rule = "training.global_batch_size, from which it would follow, is null too"
-            remedy = "Set loader.batch_size or training.global_batch_size"
+            rule, remedy = "it is null", "Set loader.batch_size or training.global_batch_size"
             yield Problem(("loader", "batch_size"), rule, remedy, id="config-batch-size")
         return
     plan = plan_batches(batch_size, accumulate, workers, global_batch_size)
@@ -352,11 +350,8 @@ def broken_batch_rules(
     if product == global_batch_size:
         return
     if batch_size is not None and accumulate is not None:
-        rule = (
-            f"batch_size {batch_size} x {workers} workers x accumulate_grad_batches {accumulate} "
-            f"= {product}, not {global_batch_size}"
-        )
-        remedy = f"Set it to {product}, or set only two of the three"
+        rule = f"batch_size {batch_size} x {workers} workers x {accumulate} batches = {product}"
+        remedy = f"Set it to {product}, or only two of the three"
     else:
         known = f"batch_size {batch_size}" if batch_size else f"{accumulate or 1} batches"
         unit = (batch_size or accumulate or 1) * workers

@@ -261,31 +261,18 @@ class Messages:
 
 #: Keys that end a run: a finished one trains on when its own is raised.
 LIMITS: tuple[KeyPath, ...] = (
-    ("training", "max_epochs"),
-    ("training", "max_steps"),
-    ("training", "max_samples"),
-    ("training", "max_time_s"),
+    *(("training", name) for name in ("max_epochs", "max_steps", "max_samples", "max_time_s")),
     ("early_stopping", "patience"),
 )
 
 #: Keys that change neither batches nor weights, so that a run may resume with other values.
 _NOT_OF_THE_RESULT: tuple[KeyPath, ...] = (
-    ("run",),
-    ("job_name",),
-    ("scaling",),
-    ("loggers",),
-    ("profiler",),
-    ("data", "cache_dir"),
-    ("data", "cache_bytes"),
-    ("data", "allow_outside"),
+    *((name,) for name in ("run", "job_name", "scaling", "loggers", "profiler")),
+    *(("data", name) for name in ("cache_dir", "cache_bytes", "allow_outside")),
     ("training", "log_every"),
     *LIMITS,  # a longer run begins as a shorter one
     ("training", "accumulate_grad_batches"),  # follows from the global batch size
-    ("checkpoint", "resume"),
-    ("checkpoint", "policy"),
-    ("checkpoint", "every"),
-    ("checkpoint", "keep"),
-    ("checkpoint", "async_upload"),
+    *(("checkpoint", name) for name in ("resume", "policy", "every", "keep", "async_upload")),
 )
 
 

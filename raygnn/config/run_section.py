@@ -24,17 +24,14 @@ from raygnn.errors import KeyPath, Problem, RuleError, choose_from, dotted, pars
 
 def _check_run_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=,+-]*", name):
-        rule = "it names a folder"
-        remedy = "Set letters, digits and any of ._=,+- that begin with a letter"
+        rule, remedy = "it names a folder", "Set letters, digits and ._=,+-, a letter first"
         raise RuleError(rule, remedy, id="run-name")
     return name
 
 
 def _check_range(bounds: list[int]) -> list[int]:
     if bounds[0] > bounds[1]:
-        raise RuleError(
-            "the minimum comes first", f"Set [{bounds[1]}, {bounds[0]}]", id="scaling-range"
-        )
+        raise RuleError("the minimum comes first", "Exchange the two", id="scaling-range")
     return bounds
 
 
@@ -179,8 +176,7 @@ class Parameter(Section):
         choices = [kind for kind in kinds if getattr(self, kind) is not None]
         if len(choices) != 1:
             rule = f"it takes exactly one of {', '.join(kinds)}, and has {len(choices)}"
-            remedy = "Set one, as in {choice: [32, 64]} or {loguniform: [1e-4, 1e-1]}"
-            yield Problem((), rule, remedy, id="sweep-distribution")
+            yield Problem((), rule, "Set one, as in {choice: [32, 64]}", id="sweep-distribution")
             return
         kind = choices[0]
         if kind in ("choice", "grid"):
@@ -190,8 +186,7 @@ class Parameter(Section):
             rule = f"{low:g} is not less than {high:g}"
             yield Problem((kind,), rule, "Set the smaller bound first", id="sweep-bounds-order")
         elif kind == "loguniform" and low <= 0:
-            rule = "zero and less have no logarithm"
-            remedy = "Set a lower bound above 0, or uniform"
+            rule, remedy = "zero and less have no logarithm", "Set a bound above 0, or uniform"
             yield Problem((kind,), rule, remedy, id="sweep-bounds-log")
 
 
@@ -224,8 +219,7 @@ class ASHA(Section):
 
     def broken_rules(self) -> Iterable[Problem]:
         if self.max_t is not None and self.max_t < self.grace_period:
-            rule = f"it is less than grace_period={self.grace_period}"
-            remedy = "Set it to at least the grace period"
+            rule, remedy = f"it is less than grace_period={self.grace_period}", "Set it to more"
             yield Problem(("max_t",), rule, remedy, id="sweep-grace-period")
 
 
@@ -246,12 +240,8 @@ class MedianStopping(Section):
 def _scheduler(value: Any) -> Any:
     kind = value.get("type") if isinstance(value, dict) else value
     if isinstance(kind, str) and kind.lower() in ("pbt", "population_based_training"):
-        raise RuleError(
-            "population based training copies checkpoints between trials, which trials of Ray "
-            "Train do not support",
-            "Set asha, median_stopping or fifo",
-            id="sweep-scheduler",
-        )
+        rule = "trials of Ray Train cannot copy checkpoints of each other"
+        raise RuleError(rule, "Set asha, median_stopping or fifo", id="sweep-scheduler")
     return {"type": value} if isinstance(value, str) else value
 
 
@@ -285,8 +275,7 @@ class Tune(Section):
     def broken_rules(self) -> Iterable[Problem]:
         for path, parameter in self.space.items():
             if self.searcher == "optuna" and parameter.grid is not None:
-                rule = "optuna draws its values and does not support a grid"
-                remedy = "Set choice in place of grid, or tune.searcher: random"
+                rule, remedy = "optuna draws values, and has no grid", "Set choice instead"
                 yield Problem(("space", path, "grid"), rule, remedy, id="sweep-grid")
 
 
@@ -302,9 +291,8 @@ def broken_space(tune: Tune, root: type[Section]) -> Iterable[Problem]:
             yield Problem(place, rule, "Take it out of the space", id="sweep-space-section")
         elif wrong := _unknown_key(path, root):
             where, keys = wrong
-            rule = f"there is no key {where}"
             remedy = choose_from(where.rpartition(".")[2], keys, "Keys there")
-            yield Problem(place, rule, remedy, id="sweep-space-unknown")
+            yield Problem(place, f"there is no key {where}", remedy, id="sweep-space-unknown")
 
 
 def _unknown_key(path: KeyPath, root: type[Section]) -> tuple[str, list[str]] | None:

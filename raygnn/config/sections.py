@@ -46,8 +46,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 def _check_name(name: str) -> str:
     if not _NAME.fullmatch(name) or name == "loss":
-        rule = "it begins the names of the task's metrics, as in val/NAME/loss"
-        remedy = "Set letters, digits, _ and -, a letter first, and not loss"
+        rule, remedy = "it begins names of metrics", "Set letters, digits, _ and -, and not loss"
         raise RuleError(rule, remedy, id="tasks-name")
     return name
 
@@ -125,8 +124,7 @@ class Interaction(Section):
 
     def broken_rules(self) -> Iterable[Problem]:
         if self.structure == "parallel" and not self.deep:
-            rule = "there is no perceptron besides the cross layers"
-            remedy = "Set model.interaction.deep to the widths of a perceptron, or remove it"
+            rule, remedy = "there is no perceptron", "Set model.interaction.deep to its widths"
             yield Problem(("structure",), rule, remedy, id="model-interaction-deep")
 
 
@@ -166,8 +164,7 @@ CallbackSpec = Annotated[
 
 def _check_dotted(name: str) -> str:
     if "." not in name:
-        rule = "it is not the dotted path of a function"
-        raise RuleError(rule, "Set it as in my_pkg.my_module.my_function", id="component-path")
+        raise RuleError("it is not a dotted path", "Set my_pkg.my_module.name", id="component-path")
     return name
 
 

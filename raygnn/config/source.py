@@ -21,7 +21,7 @@ from raygnn.documents import (
     parse_scalar,
     parse_yaml,
 )
-from raygnn.errors import ConfigError, KeyPath, Problem, RuleError, choose_from, dotted, parse_path
+from raygnn.errors import ConfigError, KeyPath, Problem, RuleError, did_you_mean, dotted, parse_path
 from raygnn.redaction import redact_text
 
 _KEY_AND_VALUE = re.compile(r"\s*[\w\"']+:(\s|$)")
@@ -155,23 +155,14 @@ class _Copier:
         if callable(item) and getattr(value, "ndim", None) == 0:
             return self.copy(item(), path)
         rule = f"a {type(value).__name__} cannot be saved with the run"
-        remedy = (
-            "Set null, a bool, a number, a string, a list or a mapping; an object is written "
-            "as {__type: dotted.path.of.its.Class, argument: value}"
-        )
+        remedy = "Set a plain value, list or mapping, or {__type: dotted.path.of.its.Class}"
         self._problems.append(Problem(path, rule, remedy, id="config-not-plain"))
         return None
 
     def _item(self, key: Any, value: Any, path: KeyPath) -> Any:
         if not isinstance(key, str):
-            self._problems.append(
-                Problem(
-                    (*path, str(key)),
-                    "a key must be a string",
-                    "Quote it",
-                    id="config-key-not-text",
-                )
-            )
+            place, rule = (*path, str(key)), "a key must be a string"
+            self._problems.append(Problem(place, rule, "Quote it", id="config-key-not-text"))
         self._limits.check(key, len(path))
         return self.copy(value, (*path, str(key)))
 
@@ -226,14 +217,8 @@ def _parse(tokens: Sequence[str], problems: list[Problem]) -> Iterator[Override]
         token = str(tokens[position])
         position += 1
         if not token.startswith("--") or not token.strip("-!"):
-            problems.append(
-                Problem(
-                    (token,),
-                    "it is not part of an override",
-                    "Write overrides as --section.key value or --section.key=value",
-                    id="override-form",
-                )
-            )
+            rule, remedy = "it is not part of an override", "Write --section.key value"
+            problems.append(Problem((token,), rule, remedy, id="override-form"))
             continue
         name, equals, text = token[2:].partition("=")
         if broken := _broken_name(name):
@@ -307,14 +292,10 @@ def _parent(override: Override, root: dict[str, Any], defaults: Mapping[str, Any
 
 def _nothing_to_delete(key: object, parent: Any) -> RuleError:
     present = [str(name) for name in parent] if isinstance(parent, dict) else []
-    remedy = choose_from(key, present, "Set there") if present else "Nothing is set there"
-    rule = "it cannot be deleted, as the config does not set it"
-    remedy = f"{remedy}. To switch off a default, set it to null"
-    return RuleError(rule, remedy, id="override-deletes-nothing")
+    remedy = f"{did_you_mean(key, present)}To switch off a default, set it to null"
+    return RuleError("the config does not set it", remedy, id="override-deletes-nothing")
 
 
 def _bad_index(path: KeyPath, length: int) -> RuleError:
     rule = f"{dotted(path[:-1])} is a list of {length}, which has no item {path[-1]}"
-    remedy = f"Set an index from 0 to {length - 1}" if length else "The list is empty"
-    remedy = f"{remedy}, or override the whole list as [a, b]"
-    return RuleError(rule, remedy, id="override-index")
+    return RuleError(rule, "Override the whole list as [a, b]", id="override-index")

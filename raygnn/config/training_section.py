@@ -34,9 +34,8 @@ def _check_monitor(name: str) -> str:
         rule = "decisions must not look at the test split"
         raise RuleError(rule, f"Set val/{name.removeprefix('test/')}", id="monitor-test-split")
     if not any(name.startswith(split) and name != split for split in ("val/", "train/")):
-        rule = "a monitor is the name of a logged metric"
         remedy = f"Set it with its split, as in val/{name.strip('/') or 'loss'}"
-        raise RuleError(rule, remedy, id="monitor-name")
+        raise RuleError("it is not the name of a logged metric", remedy, id="monitor-name")
     return name
 
 
@@ -147,12 +146,12 @@ class Training(Section):
     def broken_rules(self) -> Iterable[Problem]:
         chosen = self.grad_reduction
         if chosen is not None and "." not in chosen and chosen not in _GRAD_REDUCTIONS:
-            rule = "unknown reduction"
             remedy = choose_from(chosen, _GRAD_REDUCTIONS) + ", or a dotted path"
-            yield Problem(("grad_reduction",), rule, remedy, id="training-reduction-unknown")
+            yield Problem(
+                ("grad_reduction",), "unknown reduction", remedy, id="training-reduction-unknown"
+            )
         if all(getattr(self, name) is None for name in _LIMITS):
-            rule = "training would never end: no limit is set"
-            remedy = f"Set at least one of: {', '.join(_LIMITS)}"
+            rule, remedy = "training would never end", f"Set at least one of: {', '.join(_LIMITS)}"
             yield Problem(("max_epochs",), rule, remedy, id="training-endless")
 
     @property
@@ -190,8 +189,7 @@ class EarlyStopping(Section):
 def _missing_mode(section: EarlyStopping | Checkpoint) -> Iterator[Problem]:
     is_open = section.mode is None or "mode" not in section.model_fields_set
     if section.monitor not in (None, *_LOSSES) and is_open:
-        rule = f"it is required with monitor: {section.monitor}"
-        remedy = "Set min if lower is better, max if higher is better"
+        rule, remedy = f"it is required with monitor: {section.monitor}", "Set min or max"
         yield Problem(("mode",), rule, remedy, id="monitor-mode")
 
 
@@ -347,6 +345,5 @@ class Profiler(Section):
             rule = "begin_batch and end_batch go together"
             yield Problem((missing,), rule, f"Set {missing} too", id="profiler-range-half")
         elif (self.end_batch or 0) < (self.begin_batch or 0):
-            rule = f"it is before begin_batch, which is {self.begin_batch}"
-            remedy = f"Set at least {self.begin_batch}"
+            rule, remedy = f"begin_batch is {self.begin_batch}", f"Set at least {self.begin_batch}"
             yield Problem(("end_batch",), rule, remedy, id="profiler-range-order")

@@ -159,11 +159,8 @@ def _problem(
         return Problem((*path, "type"), "it is required", remedy, id="config-required")
     if kind in ("too_short", "too_long"):
         limit = context.get("min_length", context.get("max_length"))
-        bound, remedy = (
-            ("at least", "Add some") if kind == "too_short" else ("at most", "Remove some")
-        )
-        rule = f"it needs {bound} {limit} {'entry' if limit == 1 else 'entries'}"
-        rule = f"{rule}, and has {context.get('actual_length')}"
+        bound, remedy = ("least", "Add some") if kind == "too_short" else ("most", "Remove some")
+        rule = f"it needs at {bound} {limit}, and has {context.get('actual_length')}"
         return Problem(path, rule, remedy, id="config-length")
     if kind == "is_instance_of" and context.get("class") in _CLASSES:
         return type_rule({"type": _CLASSES[str(context["class"])]}).at(path)

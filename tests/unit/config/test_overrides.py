@@ -71,17 +71,17 @@ def test_defaults_are_not_changed_by_overrides_of_their_items() -> None:
 @pytest.mark.parametrize(
     ("raw", "tokens", "text"),
     [
-        ({}, ("oops",), "oops is invalid: it is not part of an override. Write overrides as --sec"),
+        ({}, ("oops",), "oops is invalid: it is not part of an override. Write --section.key"),
         ({}, ("--",), "it is not part of an override"),
         ({}, ("--a", "[1"), "a is invalid: the override's value cannot be read: it is not YAML"),
-        ({"a": [1]}, ("--a.1", "2"), "a is a list of 1, which has no item 1. Set an index from 0"),
-        ({"a": []}, ("--a.0", "2"), "The list is empty, or override the whole list"),
+        ({"a": [1]}, ("--a.1", "2"), "a is a list of 1, which has no item 1. Override the whole"),
+        ({"a": []}, ("--a.0", "2"), "a is a list of 0"),
         ({"a": [1]}, ("--a.x", "2"), "has no item x"),
         ({"a": [[1]]}, ("--a.3.0", "2"), "has no item 3"),
         ({"a": 3}, ("--a.b", "2"), "a is a value, not a mapping. Override a itself"),
         ({"a": {"mode": 1}}, ("--a.mod!",), "does not set it. Did you mean mode?"),
-        ({}, ("--a!",), "it cannot be deleted, as the config does not set it. Nothing is set"),
-        ({}, ("--a.b!",), "it cannot be deleted"),
+        ({}, ("--a!",), "a is invalid: the config does not set it. To switch off a default"),
+        ({}, ("--a.b!",), "the config does not set it"),
         ({"a": [1]}, ("--a.4!",), "has no item 4"),
     ],
 )
