@@ -151,8 +151,8 @@ class RowReader:
             table = self._edges.get(name)
             if table is not None and self._options.doubles(cast("EdgeTable", table.spec)):
                 raise DataError(
-                    f"new rows of {name!r} are invalid: its edges count both ways, and a row would "
-                    "replace an earlier copy. Declare two edge types. [events-undirected]"
+                    f"new rows of {name!r} are invalid: their edges count both ways. Declare two "
+                    "edge types. [events-undirected]"
                 )
 
     def read(self, rows: AddedRows) -> Addition:
@@ -174,8 +174,7 @@ class RowReader:
             if column not in columns and column not in self._file_columns(table):
                 raise DataError(
                     f"new rows of {name!r} are invalid: their tables have no column {column!r}. "
-                    f"{choose_from(column, columns, 'Their columns are')}. Give references to "
-                    "other nodes as edges. [rows-column-unknown]"
+                    f"{choose_from(column, columns, 'Their columns are')}. [rows-column-unknown]"
                 )
         return _NewRows({column: _array(name, column, rows) for column in table.needed}, len(rows))
 
@@ -308,10 +307,10 @@ class RowReader:
         known = np.flatnonzero(id_map.lookup(_typed(ids, self._graph.ids(name).type)) >= 0)
         if len(known):
             shown = [ids[int(row)].as_py() for row in known[:_EXAMPLES]]
+            what = "--new-nodes" if of_tables else f"new.nodes.{name}"
             raise DataError(
-                f"{'--new-nodes' if of_tables else f'new.nodes.{name}'} is invalid: {len(known):,} "
-                f"of {len(ids):,} ids of {name!r}, such as {shown}, are in the graph already. "
-                "Give new nodes ids of their own.",
+                f"{what} is invalid: {len(known):,} of {len(ids):,} ids of {name!r}, such as {shown}, "
+                "are in the graph. Give new nodes ids of their own.",
                 id="append-ids-known" if of_tables else "rows-id-known",
             )
 
@@ -425,7 +424,7 @@ def _files_by_type(
         expected = [name for table in base.node_types.values() for name in table.files]
         raise DataError(
             f"--new-nodes={redact(folder)!r} is invalid: it has no {MANIFEST_NAME}, and no file "
-            f"named like one of the graph's, such as {expected[0]}. Name another. [append-no-files]"
+            f"like {expected[0]}. Name another. [append-no-files]"
         )
     if not is_named and (
         unread := _unread(folder, [p for here, _ in files.values() for p in here])
@@ -433,14 +432,14 @@ def _files_by_type(
         expected = list(dict.fromkeys(p for table in base.tables.values() for p in table.files))
         raise DataError(
             f"--new-nodes={redact(folder)!r} is invalid: {', '.join(unread[:_EXAMPLES])} would not "
-            f"be read, the graph's files are {', '.join(expected[:_EXAMPLES])}. Name tables like "
-            f"these, or write a {MANIFEST_NAME} with the types of the graph. [append-file-unknown]"
+            f"be read. Name tables as the graph does, such as {', '.join(expected[:_EXAMPLES])}, "
+            f"or write a {MANIFEST_NAME}. [append-file-unknown]"
         )
     unknown = [str(type_) for type_ in files if type_ not in base.tables]
     if unknown:
         raise DataError(
-            f"--new-nodes is invalid: the graph has no {', '.join(unknown)}. Append rows of types "
-            "that its graph.yaml declares. [append-type-unknown]"
+            f"--new-nodes is invalid: the graph has no {', '.join(unknown)}. Leave it out. "
+            "[append-type-unknown]"
         )
     return files
 
@@ -477,8 +476,7 @@ def _array(name: str, column: str, rows: Rows) -> pa.Array:
     ) as error:
         raise DataError(
             f"new rows of {name!r} are invalid: {column!r} has values of several kinds "
-            f"({str(error)[:100]}). Give numbers, texts, or lists of one of them. "
-            "[rows-column-kinds]"
+            f"({str(error)[:100]}). Give one kind. [rows-column-kinds]"
         ) from error
 
 

@@ -281,7 +281,7 @@ class Bundle:
         if name not in columns:
             raise DataError(
                 f"column {name!r} is invalid: {type_name(type_)} has {sorted(columns) or 'none'}. "
-                "Use one of these, or declare the column in graph.yaml. [graph-column-unknown]"
+                "Use one of these. [graph-column-unknown]"
             )
         folder = self._folder(type_)
         info = columns[name]

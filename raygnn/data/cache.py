@@ -45,8 +45,8 @@ def cache_folder(cache_dir: str | os.PathLike[str] | None, part: str) -> Path:
     uri = cache_dir or os.environ.get(CACHE_VARIABLE) or "~/.cache/raygnn"
     if is_remote(uri):
         raise DataError(
-            f"data.cache_dir={redact(os.fspath(uri))!r} is invalid: bundles are memory-mapped, "
-            "which needs a local disk. Set a local folder. [data-cache-remote]"
+            f"data.cache_dir={redact(os.fspath(uri))!r} is invalid: it is not local. Set a local "
+            "folder. [data-cache-remote]"
         )
     try:
         folder = Path(os.fspath(uri)).expanduser().absolute() / part
@@ -215,6 +215,6 @@ def cache_errors(folder: Path, what: str) -> Iterator[None]:
 
 def _cache_error(error: Exception, folder: Path, what: str) -> ResourceError:
     return ResourceError(
-        f"data.cache_dir: {what} cannot be stored in {folder}: {error}. Set data.cache_dir, or "
+        f"data.cache_dir: {what} cannot be stored in {folder}: {error}. Set it, or "
         f"${CACHE_VARIABLE}, to a writable folder with enough room. [data-cache-unusable]"
     )

@@ -37,7 +37,7 @@ def parse_edge_type(name: str) -> EdgeType:
     if len(parts) != 3 or not all(parts):
         raise DataError(
             f"edge type {name!r} is invalid: it is not of three names. Write it as "
-            "source__relation__target, as 'user__buys__item'. [graph-edge-type-name]"
+            "user__buys__item. [graph-edge-type-name]"
         )
     source, relation, target = parts
     return source, relation, target
@@ -57,8 +57,8 @@ def resolve_fanouts(fanouts: Fanouts, edge_types: Sequence[EdgeType]) -> dict[Ed
     """
     if not edge_types:
         raise DataError(
-            "the graph has no edge type, so there are no neighbors to sample. Declare edge_types "
-            "in graph.yaml. [graph-no-edge-types]"
+            "the graph has no edge type, so nothing is sampled. Declare edge_types. "
+            "[graph-no-edge-types]"
         )
     named: Any = fanouts
     if isinstance(fanouts, Mapping):
@@ -72,16 +72,16 @@ def resolve_fanouts(fanouts: Fanouts, edge_types: Sequence[EdgeType]) -> dict[Ed
 def _check_named(fanouts: Mapping[str, list[int]], edge_types: Sequence[str]) -> None:
     if unknown := [name for name in fanouts if name not in (REST, *edge_types)]:
         raise ConfigError(
-            f"sampling.fanouts.{unknown[0]} is invalid: the graph has no such edge type. Set it "
-            f"for {', '.join(edge_types)}. [sampling-fanouts-unknown]"
+            f"sampling.fanouts.{unknown[0]} is invalid: no such edge type. Set it for "
+            f"{', '.join(edge_types)}. [sampling-fanouts-unknown]"
         )
     missing = [name for name in edge_types if name not in fanouts]
     if missing and REST not in fanouts and num_hops(fanouts) != len(DEFAULT_FANOUTS):
+        rule = f"{', '.join(missing)} has no fanouts, and the default {DEFAULT_FANOUTS} other hops"
         raise ConfigError.invalid(
             "sampling.fanouts",
             fanouts,
-            f"{', '.join(missing)} has no fanouts, and those of the default, {DEFAULT_FANOUTS}, "
-            "have another number of hops",
-            f"Set {REST} in the map for the edge types that it does not name",
+            rule,
+            f"Set {REST} in the map",
             id="sampling-fanouts-missing",
         )

@@ -91,7 +91,7 @@ class Entry:
         if key is not None and not (isinstance(key, str) and 0 < len(key) <= MAX_TEXT):
             raise DataError(
                 f"key={shown(key)} is invalid: it is not a text of 1 to {MAX_TEXT:,} characters. "
-                "Send one that names these rows alone. [events-key]"
+                "Send another. [events-key]"
             )
         return cls(tuple(rows), uuid.uuid4().hex if key is None else key)
 
@@ -260,8 +260,8 @@ def first_segment(entries: Iterable[Entry]) -> list[Entry]:
 def _checked(name: str, value: Any, kind: Any) -> Any:
     if not isinstance(value, kind) or isinstance(value, str):
         raise DataError(
-            f"the events are invalid: {name!r} is {type(value).__name__}. Give objects of rows by "
-            "type: {TYPE: [ROW, ...]}. [events-shape]"
+            f"the events are invalid: {name!r} is {type(value).__name__}. Give {{TYPE: [ROW, ...]}}. "
+            "[events-shape]"
         )
     return value
 
@@ -292,8 +292,8 @@ def _plain(value: Any) -> Any:
 
 def _invalid(name: str, reason: str) -> DataError:
     return DataError(
-        f"a row of {name!r} is invalid: {reason}. Give each column a finite number, a text, a "
-        "boolean, null, a date, or a list of these. [events-row]"
+        f"a row of {name!r} is invalid: {reason}. Give finite numbers, texts, booleans, nulls, "
+        "dates, or lists of them. [events-row]"
     )
 
 
@@ -340,6 +340,6 @@ def _parse(uri: str, content: bytes) -> tuple[str, Segment]:
 
 def _damaged(uri: str, cause: str) -> DataError:
     return DataError(
-        f"{redact(uri)} is damaged: {cause}. Restore the log from a copy, or begin a new one with "
-        "tables that contain its rows. [events-damaged]"
+        f"{redact(uri)} is damaged: {cause}. Restore it from a copy, or begin a new one. "
+        "[events-damaged]"
     )

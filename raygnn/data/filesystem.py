@@ -65,8 +65,8 @@ def open_fs(uri: str | os.PathLike[str]) -> tuple[fsspec.AbstractFileSystem, str
             raise
         reason = str(error).partition("\n")[0]  # pyarrow lists where it looked
         raise DataError(
-            f"uri={redact(text)!r} is invalid: {reason}. Use a local path or a scheme that fsspec "
-            "can open here, such as gs:// or memory://. [data-uri]"
+            f"uri={redact(text)!r} is invalid: {reason}. Use a path, or a scheme that fsspec can "
+            "open here. [data-uri]"
         ) from error
     return fs, path
 
@@ -158,8 +158,8 @@ def read_bytes(uri: str | os.PathLike[str]) -> bytes:
         text = os.fspath(uri)
         where = "" if is_remote(text) or os.path.isabs(text) else f" in {os.getcwd()}"
         raise DataError(
-            f"{named} is invalid: there is no such file{where}. Check the path, and that it was "
-            "written completely. [data-file-missing]"
+            f"{named} is invalid: there is no such file{where}. Check that it was written "
+            "completely. [data-file-missing]"
         ) from error
     return content
 
@@ -171,7 +171,7 @@ def read_text(uri: str | os.PathLike[str]) -> str:
     except UnicodeDecodeError as error:
         raise DataError(
             f"uri={redact(os.fspath(uri))!r} is invalid: it is not UTF-8 text: {error}. Write it "
-            "again in UTF-8. [data-file-encoding]"
+            "again. [data-file-encoding]"
         ) from error
 
 
@@ -185,8 +185,8 @@ def reading_input(uri: str | os.PathLike[str]) -> Iterator[None]:
             raise
         cause, location = " ".join(redact(str(error)).split()), redact(os.fspath(uri))
         raise DataError(
-            f"uri={location!r} is invalid: it cannot be read ({cause}). Check that this user may "
-            "read it, and that the store can be reached. [data-unreadable]"
+            f"uri={location!r} is invalid: it cannot be read ({cause}). Check its rights, and the "
+            "store. [data-unreadable]"
         ) from error
 
 
@@ -320,8 +320,8 @@ def _create_object(uri: str, content: bytes) -> None:
     fs, path = open_fs(uri)
     if "mode" not in inspect.signature(getattr(fs, "_pipe_file", fs.pipe_file)).parameters:
         raise DataError(
-            f"uri={redact(uri)!r} is invalid: in this store, two writers would overwrite each "
-            "other. Use a local folder, gs:// or s3://. [data-store-exclusive]"
+            f"uri={redact(uri)!r} is invalid: two writers could overwrite each other here. Use a "
+            "local folder, gs:// or s3://. [data-store-exclusive]"
         )
     fs.pipe_file(path, content, mode="create")
 

@@ -201,8 +201,8 @@ def id_kind(column_type: pa.DataType, place: str) -> IdKind:
     if pa.types.is_string(column_type):
         return "string"
     raise DataError(
-        f"{place} is invalid: the column is {column_type}. Ids are integers (below 2**63) or "
-        "strings; write the column as one of them, with a value in each row. [nodes-id-type]"
+        f"{place} is invalid: the column is {column_type}. Write ids as integers below 2**63, or "
+        "as strings, in each row. [nodes-id-type]"
     )
 
 

@@ -122,11 +122,8 @@ class Label(_Section):
     @model_validator(mode="after")
     def _format_is_of_numbers(self) -> Label:
         if self.format is not None and self.kind not in {None, "regression"}:
-            raise RuleError(
-                f"format: {self.format} is of numbers to be regressed, and kind is {self.kind}",
-                "Leave one of them out",
-                id="labels-format-kind",
-            )
+            rule = f"format: {self.format} is of numbers to be regressed, and kind is {self.kind}"
+            raise RuleError(rule, "Leave one of them out", id="labels-format-kind")
         return self
 
 
@@ -158,32 +155,22 @@ EdgeLabels = dict[str, LabelSpec]
 def _check_column_names(features: dict[str, Any], labels: dict[str, Any]) -> None:
     for name in (*features, *labels):
         if not _NAME.fullmatch(name):
-            raise RuleError(
-                f"column name {name!r} must be letters, digits, '_', '.' or '-', "
-                "starting with a letter or digit",
-                "Correct it",
-                id="graph-column-name",
+            rule = (
+                f"column name {name!r} must be letters, digits, '_', '.' or '-', not at the start"
             )
+            raise RuleError(rule, id="graph-column-name")
         if name in _RESERVED_COLUMNS:
+            rule = f"column name {name!r} is reserved by raygnn"
             raise RuleError(
-                f"column name {name!r} is reserved by raygnn",
-                f"Use another name on the left than {sorted(_RESERVED_COLUMNS)}",
-                id="graph-column-reserved",
+                rule, f"Use none of {sorted(_RESERVED_COLUMNS)}", id="graph-column-reserved"
             )
         base, _, part = name.rpartition(".")
         if part in _SPARSE_PARTS and isinstance(features.get(base), SparseFeature):
-            raise RuleError(
-                f"column name {name!r} is a file of the sparse feature {base!r}",
-                "Use another name on the left",
-                id="graph-column-reserved",
-            )
+            rule = f"column name {name!r} is a file of the sparse feature {base!r}"
+            raise RuleError(rule, "Use another name on the left", id="graph-column-reserved")
     both = sorted(set(features) & set(labels))
     if both:
-        raise RuleError(
-            f"{both} are both features and labels",
-            "Give each its own name",
-            id="graph-column-twice",
-        )
+        raise RuleError(f"{both} are features and labels", "Rename one", id="graph-column-twice")
 
 
 class TimeColumn(_Section):
@@ -214,7 +201,8 @@ class _TableSection(_Section):
 
     @model_validator(mode="after")
     def _names_are_usable(self) -> Self:
-        _check_column_names(getattr(self, "features", {}), getattr(self, "labels", {}))
+        remedy = "Set files to a pattern, or read as in {type: sql, url: ..., table: ...}"
+        raise RuleError("a table has either files or read", remedy, id="graph-table-rows")
         if bool(getattr(self, "files", ())) == (self.read is not None):
             raise RuleError(
                 "a table has either files or read",
@@ -259,17 +247,11 @@ class EdgeTable(_TableSection):
     def _is_consistent(self) -> EdgeTable:
         sparse = sorted(k for k, spec in self.features.items() if isinstance(spec, SparseFeature))
         if sparse:
-            raise RuleError(
-                f"{sparse} are sparse, which only features of nodes can be",
-                "Write the edge feature as dense columns",
-                id="graph-sparse-edges",
-            )
+            rule = f"{sparse} are sparse, which only features of nodes can be"
+            raise RuleError(rule, "Write dense columns", id="graph-sparse-edges")
         if not self.directed and self.type[0] != self.type[2]:
-            raise RuleError(
-                "directed: false needs equal source and target types",
-                "Declare the reverse as a separate edge type, with source and target exchanged",
-                id="graph-undirected-types",
-            )
+            rule = "directed: false needs equal source and target types"
+            raise RuleError(rule, "Declare a reverse edge type", id="graph-undirected-types")
         return self
 
 
@@ -345,29 +327,23 @@ class Manifest(_Section):
 
     def _check_is_declared(self, node_type: str, where: str) -> None:
         if node_type not in self.node_types:
-            raise RuleError(
-                f"{where} names node type {node_type!r}, which is not among node_types "
-                f"{sorted(self.node_types)}",
-                "Correct it",
-                id="graph-node-type-undeclared",
+            rule = (
+                f"{where} names node type {node_type!r}, which is not in {sorted(self.node_types)}"
             )
+            raise RuleError(rule, id="graph-node-type-undeclared")
 
     @model_validator(mode="after")
     def _edges_are_declared_once(self) -> Manifest:
         for edge_type, count in Counter(table.type for table in self.edge_types).items():
             if count > 1:
-                raise RuleError(
-                    f"edge type {edge_type_name(edge_type)} is declared twice",
-                    "List the files of both under one entry, or name the relations differently",
-                    id="graph-edge-type-twice",
-                )
+                rule = f"edge type {edge_type_name(edge_type)} is declared twice"
+                remedy = "List all files under one entry, or rename a relation"
+                raise RuleError(rule, remedy, id="graph-edge-type-twice")
         for (edge_type, sign), count in Counter((t.type, t.sign) for t in self.label_edges).items():
             if count > 1:
-                raise RuleError(
-                    f"{sign} label edges of type {edge_type_name(edge_type)} are declared twice",
-                    "List the files of both under one entry",
-                    id="graph-label-edges-twice",
-                )
+                rule = f"{sign} label edges of type {edge_type_name(edge_type)} are declared twice"
+                remedy = "List all files under one entry"
+                raise RuleError(rule, remedy, id="graph-label-edges-twice")
         reverses(self.edge_types)
         return self
 
@@ -427,8 +403,8 @@ class Manifest(_Section):
         is_found = location != os.fspath(uri) and not is_remote(location)  # not named by the user
         if is_found and not is_below(location, [os.fspath(uri), *allow_outside]):
             raise DataError(
-                f"uri={redact(location)!r} is invalid: it is a link that leads out of its folder. "
-                "Name the file itself, or allow its folder with data.allow_outside. [data-outside]"
+                f"uri={redact(location)!r} is invalid: it is a link out of its folder. Allow the "
+                "folder that has the file with data.allow_outside. [data-outside]"
             )
         with reading_input(location):
             text = read_text(location)
@@ -473,37 +449,24 @@ def reverses(tables: Sequence[EdgeTable]) -> dict[EdgeType, EdgeType]:
             continue
         place = f"edge type {edge_type_name(table.type)}: reverse_of={list(reverse)}"
         if reverse not in known or reverse == table.type:
-            raise RuleError(
-                f"{place} is not another edge type",
-                "Name one of edge_types",
-                id="graph-reverse-unknown",
-            )
+            rule = f"{place} is not another edge type"
+            raise RuleError(rule, "Name one of edge_types", id="graph-reverse-unknown")
         if (reverse[2], reverse[0]) != (source, target):
-            raise RuleError(
-                f"{place} does not join {target!r} to {source!r}",
-                "Name a type that does",
-                id="graph-reverse-ends",
-            )
+            rule = f"{place} does not join {target!r} to {source!r}"
+            raise RuleError(rule, "Name a type that does", id="graph-reverse-ends")
         for one, other in ((table.type, reverse), (reverse, table.type)):
             if pairs.setdefault(one, other) != other:
-                raise RuleError(
-                    f"edge type {edge_type_name(one)} has two reverses, "
-                    f"{edge_type_name(pairs[one])} and {edge_type_name(other)}",
-                    "Keep one of them",
-                    id="graph-reverse-twice",
-                )
+                names = " and ".join(map(edge_type_name, (pairs[one], other)))
+                rule = f"edge type {edge_type_name(one)} has two reverses, {names}"
+                raise RuleError(rule, "Keep one of them", id="graph-reverse-twice")
     return pairs
 
 
 def check_type_name(name: str) -> None:
     """Raises a RuleError unless a type or table can have the name."""
     if not _NAME.fullmatch(name) or SEPARATOR in name or name.endswith("_") or name.startswith("_"):
-        raise RuleError(
-            f"type name {name!r} must be letters, digits, '_', '.' or '-', without two "
-            "underscores in a row and without one at either end",
-            "Correct it",
-            id="graph-type-name",
-        )
+        rule = f"type name {name!r} must be letters, digits, '.', '-' or single '_' inside"
+        raise RuleError(rule, id="graph-type-name")
 
 
 def _shorten(table: dict[str, Any]) -> None:

@@ -52,9 +52,8 @@ def pagerank_graph(
     if len(bundle.node_types) != 1 or len(bundle.edge_types) != 1:
         shown = [edge_type_name(edge_type) for edge_type in bundle.edge_types]
         raise DataError(
-            "sampling.ppr is invalid: walks need one edge type within one node type, and there are "
-            f"node types {bundle.node_types} and edge types {shown}. Leave it out. "
-            "[sampling-ppr-types]"
+            "sampling.ppr is invalid: walks need one edge type within one node type, and the graph "
+            f"has {bundle.node_types} and {shown}. Leave it out. [sampling-ppr-types]"
         )
     (edge_type,) = bundle.edge_types
 

@@ -63,8 +63,8 @@ def split_bounds(fractions: Sequence[float]) -> np.ndarray:
     total = sum(fractions)
     if len(fractions) != 3 or min(fractions) < 0 or not 0 < total <= 1 + _SUM_TOLERANCE:
         raise DataError(
-            f"splits.fractions={list(fractions)!r} is invalid: needs three shares with a sum of at "
-            "most 1. Set train, val and test: [0.8, 0.1, 0.1]. [split-fractions]"
+            f"splits.fractions={list(fractions)!r} is invalid: their sum is above 1, or not three. "
+            "Set such as [0.8, 0.1, 0.1]. [split-fractions]"
         )
     bounds = np.cumsum(np.asarray(fractions, np.float64))
     if total > 1 - _SUM_TOLERANCE:
@@ -85,13 +85,13 @@ def per_class_split(
     """
     if train < 1 or val < 0:
         raise DataError(
-            f"splits.train={train!r}, splits.val={val!r} is invalid: needs a training node per "
-            "class. Set such as train: 20, val: 30. [split-per-class]"
+            f"splits.train={train!r}, splits.val={val!r} is invalid: too few. Set such as train: "
+            "20, val: 30. [split-per-class]"
         )
     if labels.ndim != 1:
         raise DataError(
-            f"splits.type='per_class' is invalid: labels of shape {labels.shape} are not classes. "
-            "Use type: hash, which needs no labels. [split-no-classes]"
+            f"splits.type='per_class' is invalid: labels have shape {labels.shape}. Use hash, "
+            "which needs none. [split-no-classes]"
         )
     labelled = np.flatnonzero(labels >= 0)  # NaN compares false
     classes, class_of = np.unique(labels[labelled], return_inverse=True)
@@ -101,7 +101,7 @@ def per_class_split(
         what = f"too few in class {', '.join(few[:5])}" if few else "no node has a label"
         raise DataError(
             f"splits.train={train!r}, splits.val={val!r} is invalid: needs {train + val} labelled "
-            f"nodes in each of {len(classes)} classes, {what}. Lower the counts, or set hash. "
+            f"nodes in each of {len(classes)} classes, {what}. Set fewer, or hash. "
             "[split-per-class-short]"
         )
     order = np.lexsort((hash_ids(ids, seed)[labelled], class_of))
@@ -180,8 +180,8 @@ def make_splits(
         num = sum(int(labelled(some).sum()) for some in row_blocks(rows.num_rows))
         raise DataError(
             f"data.splits={_text(rule)} is invalid: no labelled {_words(rows)} falls into "
-            f"{' and '.join(empty)} ({num:,} of {rows.num_rows:,} have a label). Set larger "
-            "shares, or other bounds or labels. [split-empty]"
+            f"{' and '.join(empty)} ({num:,} of {rows.num_rows:,} have a label). Set others. "
+            "[split-empty]"
         )
     return Splits(*parts)
 
@@ -223,8 +223,8 @@ def _labelled(bundle: Bundle, rows: SeedRows, label: str | None) -> _OfRows:
         return lambda some: np.ones(len(range(*some.indices(rows.num_rows))), bool)
     if label not in rows.columns or rows.columns[label].role != "label":
         raise DataError(
-            f"label={label!r} is invalid: it is not a label of {rows.place}. Name a column under "
-            "its labels in graph.yaml. [labels-unknown]"
+            f"label={label!r} is invalid: it is not a label of {rows.place}. Name a column of its "
+            "labels. [labels-unknown]"
         )
     labels, weights = bundle.row_column(rows, label), bundle.row_weights(rows)
     if weights is None:
@@ -245,10 +245,10 @@ def _seed(rule: HashSplit | PerClassSplit, seed: int) -> int:
 def _declared(rows: SeedRows) -> _OfRows:
     if rows.split is None:
         raise DataError(
-            f"data.splits=None is invalid: {rows.place} has no split column. Set data.splits to "
-            "{type: hash, fractions: [0.8, 0.1, 0.1]}, {type: per_class, train: 20, val: 30} or "
-            f"{{type: temporal, quantiles: [0.8, 0.9]}}, or name a column with {rows.place}.split "
-            "in graph.yaml. [split-missing]"
+            f"data.splits=None is invalid: {rows.place} has no split column. Name one in "
+            "graph.yaml, or set data.splits to {type: hash, fractions: [0.8, 0.1, 0.1]}, "
+            "{type: per_class, train: 20, val: 30} or {type: temporal, quantiles: [0.8, 0.9]}. "
+            "[split-missing]"
         )
     return rows.split.__getitem__
 
@@ -258,14 +258,13 @@ def _per_class(
 ) -> np.ndarray:
     if rows.name is not None:
         raise DataError(
-            f"data.splits={_text(rule)} is invalid: {rows.place} may have several rows of an "
-            "entity. Use type: temporal or hash. [split-per-class-rows]"
+            f"data.splits={_text(rule)} is invalid: {rows.place} may repeat an entity. Use "
+            "temporal or hash. [split-per-class-rows]"
         )
     if label is None or rows.columns[label].dtype.startswith("float"):
         raise DataError(
             f"data.splits={_text(rule)} is invalid: label {label!r} of node type "
-            f"{rows.node_type!r} has no classes. Use type: hash, which needs none. "
-            "[split-no-classes]"
+            f"{rows.node_type!r} has no classes. Use hash. [split-no-classes]"
         )
     ids, labels = bundle.ids(rows.node_type), bundle.row_column(rows, label)
     return per_class_split(ids, labels, rule.train, rule.val, _seed(rule, seed))
@@ -275,8 +274,8 @@ def _temporal(rows: SeedRows, rule: TemporalSplit, labelled: _OfRows) -> _OfRows
     times = rows.time
     if times is None:
         raise DataError(
-            f"data.splits={_text(rule)} is invalid: {rows.place} has no time column. Name one with "
-            f"{rows.place}.time in graph.yaml, or use another rule. [split-no-times]"
+            f"data.splits={_text(rule)} is invalid: {rows.place} has no time column. Name one, or "
+            "use hash. [split-no-times]"
         )
     some = slice(None, None, -(-rows.num_rows // MANY_ROWS) or 1)
     bounds = _temporal_bounds(times[some], labelled(some), rows.time_unit, rule)
@@ -326,8 +325,8 @@ def _bound(given: str | int | float, unit: str | None, rule: TemporalSplit) -> i
         return given
     if unit is None:
         raise DataError(
-            f"data.splits={_text(rule)} is invalid: the time column holds plain numbers, which "
-            "cannot be compared with a date. Give numbers. [split-date]"
+            f"data.splits={_text(rule)} is invalid: the times are plain numbers. Give numbers, not "
+            "dates. [split-date]"
         )
     return date_as_time(given)
 

@@ -79,9 +79,8 @@ def check_time_units(
     units = {name: info.unit for name, info in columns.items() if info is not None} | dict(others)
     if len(set(units.values())) > 1:
         raise DataError(
-            f"sampling.temporal.column={column!r} is invalid: times of different units would be "
-            f"compared ({shown_units(units)}). Write all of them as dates or timestamps, or all as "
-            "numbers. [sampling-time-units]"
+            f"sampling.temporal.column={column!r} is invalid: its times have different units "
+            f"({shown_units(units)}). Write all as dates, or all as numbers. [sampling-time-units]"
         )
 
 
@@ -158,8 +157,8 @@ def time_unit(graph: HasColumns, column: str) -> str | None:
         if info is not None:
             return info.unit
     raise DataError(
-        f"sampling.temporal.column={column!r} is invalid: no edge or node type of this graph has "
-        "such a column. Declare times in graph.yaml. [sampling-time-column]"
+        f"sampling.temporal.column={column!r} is invalid: no type has it. Declare times in "
+        "graph.yaml. [sampling-time-column]"
     )
 
 

@@ -105,8 +105,8 @@ def label_table(bundle: Bundle, link: LinkSplit) -> LinkTable:
         have = [edge_type_name(e.edge_type) for e in bundle.label_edges if e.sign == "positive"]
         raise DataError(
             f"label edges of type {edge_type_name(link.edge_type)!r} are not in the graph, which "
-            f"has positive ones of {have or 'no type'}. Name one of these, declare label_edges in "
-            "graph.yaml, or take the links from message edges. [links-label-edges-missing]"
+            f"has positive ones of {have or 'no type'}. Name one of these, or set labels to false. "
+            "[links-label-edges-missing]"
         )
     return table_of(labels)
 
@@ -215,17 +215,17 @@ def own_splits(
     if link.rule is None:
         if table.split is None:
             raise DataError(
-                f"the links of {name} are not split: they have no split column. Name one with "
-                f"split under {where} in graph.yaml, or set a rule: {{type: hash, fractions: [0.8, "
-                "0.1, 0.1]} or {type: temporal, quantiles: [0.8, 0.9]}. [links-no-split]"
+                f"the links of {name} are not split: they have no split column. Name one as split "
+                f"under {where} in graph.yaml, or set a rule such as "
+                "{type: hash, fractions: [0.8, 0.1, 0.1]}. [links-no-split]"
             )
         return table.split
     if link.rule.type == "hash":
         return hash_links(bundle, link, table)
     if table.time is None:
         raise DataError(
-            f"the links of {name} cannot be split by time: they have no time column. Name one with "
-            f"time under {where} in graph.yaml, or set a rule of type hash. [links-no-times]"
+            f"the links of {name} cannot be split by time: they have no times. Name a column as "
+            f"time under {where} in graph.yaml, or set hash. [links-no-times]"
         )
     if link.rule.per == "anchor":
         return _codes_by_anchor(bundle, link, table)

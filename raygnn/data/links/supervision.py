@@ -176,8 +176,8 @@ def make_supervision(bundle: Bundle, *links: LinkSplit) -> dict[str, Supervision
         others = " and others" if links[1:] else ""
         raise DataError(
             f"the links of {edge_type_name(links[0].edge_type)}{others} cannot be split this way: "
-            f"{' and '.join(empty)} would be empty ({_shown(sizes)}). Set other shares or bounds, "
-            "a disjoint_train_ratio of 0, or declare links of that split. [links-split-empty]"
+            f"{' and '.join(empty)} would be empty ({_shown(sizes)}). Set other shares, bounds or "
+            "disjoint_train_ratio. [links-split-empty]"
         )
     return relations
 
@@ -427,8 +427,8 @@ def split_labelled_edges(bundle: Bundle, link: LinkSplit) -> Splits:
     if empty := empty_splits(link.rule, sizes):
         raise DataError(
             f"the edges of {edge_type_name(link.edge_type)} with a label {link.label!r} cannot be "
-            f"split this way: {' and '.join(empty)} would be empty ({_shown(sizes)}). Set other "
-            "shares or bounds, or label edges of that split. [edges-split-empty]"
+            f"split this way: {' and '.join(empty)} would be empty ({_shown(sizes)}). Set others. "
+            "[edges-split-empty]"
         )
     return Splits(**positions)
 

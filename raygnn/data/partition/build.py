@@ -160,8 +160,8 @@ def _check(partitioning: Partitioning) -> None:
 def _finished(place: str, name: str, progress: Callable[[str], None]) -> PartitionRecord:
     if PartitionRecord.load(place).fingerprint != name:
         raise DataError(
-            f"out={redact(place)!r} is invalid: it holds another partitioned graph. Set another "
-            "folder, or remove this one. [partition-out-taken]"
+            f"out={redact(place)!r} is invalid: it is another partitioned graph. Set another "
+            "folder. [partition-out-taken]"
         )
     record = check_parts(place)
     progress(f"partition: {redact(place)} is already complete")

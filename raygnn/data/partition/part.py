@@ -206,8 +206,8 @@ class Outline(Bundle):
             raise DataError(
                 "data.mode='partitioned' is invalid: the graph has the types "
                 f"{_names(self.node_types, self.edge_types)}, and the model reads "
-                f"{_names(node_types, edge_types)}. Set data.mode to in_memory, and data.uri to "
-                "the tables of the graph. [partition-types]"
+                f"{_names(node_types, edge_types)}. Set it to in_memory, and data.uri to the "
+                "tables. [partition-types]"
             )
         return self
 
@@ -219,9 +219,8 @@ class Outline(Bundle):
         name = path.relative_to(self.path).as_posix()
         if name.startswith(_OF_TABLES) and name not in self._record.file_sizes:
             raise DataError(
-                f"data.mode='partitioned' is invalid: something reads {name} of the whole graph, "
-                "which only its parts have. Set data.mode to in_memory, and data.uri to the tables "
-                "of the graph. [partition-not-whole]"
+                f"data.mode='partitioned' is invalid: something reads {name} of the whole graph. "
+                "Set it to in_memory, and data.uri to the tables. [partition-not-whole]"
             )
         return super()._open(path)
 

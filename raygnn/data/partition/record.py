@@ -137,9 +137,9 @@ def check_part(folder: Folder, fingerprint: str, part: int) -> PartRecord:
     record = PartRecord.load(folder, part)
     if (record.partition, record.part) != (fingerprint, part):
         raise DataError(
-            f"part {part} in {_shown(folder)} is of another partition: it is part {record.part} of "
-            f"{record.partition}, not of {fingerprint}. Put the part back that was written with "
-            "partition.json, or partition again. [partition-part-foreign]"
+            f"part {part} in {_shown(folder)} is part {record.part} of {record.partition}, not of "
+            f"{fingerprint}. Put back the part that belongs to partition.json, or partition again. "
+            "[partition-part-foreign]"
         )
     if damage := find_damage(folder, record.file_sizes, record.checksums):
         raise PART_SEAL.damage(folder, damage)
@@ -177,14 +177,13 @@ def _missing(uri: str, name: str, what: str) -> DataError:
         kind = "holds the tables of a graph" if tables else "is an ordinary bundle"
         source = shown if tables else "SOURCE"
         return DataError(
-            f"{what} is missing: {shown} {kind}, not the parts of a graph. Make parts of the "
-            f"tables with raygnn partition {source} --parts P --out URI, and set data.uri to it. "
-            "[partition-missing]"
+            f"{what} is missing: {shown} {kind}, not the parts of a graph. Make these with raygnn "
+            f"partition {source} --parts P --out URI, and set data.uri to URI. [partition-missing]"
         )
     reason = f"{shown} has no {name}" if exists(uri) else f"there is no {shown}"
     return DataError(
-        f"{what} is missing: {reason}. Name a folder that raygnn.partition has finished, with all "
-        "of its parts. [partition-missing]"
+        f"{what} is missing: {reason}. Name a folder that raygnn.partition has finished. "
+        "[partition-missing]"
     )
 
 

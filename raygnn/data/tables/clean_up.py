@@ -113,16 +113,15 @@ def mask_codes(masks: Mapping[str, np.ndarray], num_nodes: int, where: str) -> n
         mask = masks[name]
         if mask.shape != (num_nodes,):
             raise DataError(
-                f"{where}: {name} has shape {mask.shape}, but must have shape ({num_nodes},), one "
-                "value per node. Keep one column of it, or leave it out. [prepare-mask-shape]"
+                f"{where}: {name} has shape {mask.shape}, but needs ({num_nodes},). Keep one "
+                "column of it. [prepare-mask-shape]"
             )
         mask = mask.astype(bool)
         both = np.flatnonzero(mask & (codes > 0))
         if len(both):
             raise DataError(
                 f"{where}: {len(both):,} nodes are in {name} and an earlier mask, first "
-                f"{both[:5].tolist()}. Make the masks disjoint, or leave them out. "
-                "[prepare-masks-overlap]"
+                f"{both[:5].tolist()}. Make them disjoint. [prepare-masks-overlap]"
             )
         codes[mask] = code
     return codes if masks else None

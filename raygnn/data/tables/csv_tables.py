@@ -142,9 +142,9 @@ def read_batches(
         if is_transient(error) and not is_of_content(error):
             raise
         raise DataError(
-            f"{redact(name)} cannot be read as {_format(uri)}: {_cause(error)}. Repair the file: "
-            f"{'one header line, ' * form.header}the same number of fields in each row, ids as in "
-            "the node table. [table-csv-unreadable]"
+            f"{redact(name)} cannot be read as {_format(uri)}: {_cause(error)}. Write "
+            f"{'one header line, ' * form.header}as many fields in each row, and ids as in the "
+            "node table. [table-csv-unreadable]"
         ) from error
 
 
@@ -222,7 +222,7 @@ def read_header(uri: str, name: str, form: CsvFormat = PLAIN_CSV) -> tuple[str, 
             raise
         raise DataError(
             f"{redact(name)} cannot be read as {_format(uri)}: {_cause(error)}. Write a header "
-            "line with the column names, then one line per row. [table-csv-unreadable]"
+            "line, then rows. [table-csv-unreadable]"
         ) from error
 
 

@@ -138,8 +138,8 @@ def _check_numbers(paths: Sequence[str], place: str) -> None:
         if num_files < total:
             raise DataError(
                 f"{place} is invalid: {num_files} of {total} files "
-                f"{redact(before)}*{_NUMBER}{after} are there. Write the others again, or list the "
-                "files to use. [data-shards-missing]"
+                f"{redact(before)}*{_NUMBER}{after} are there. Write the others again. "
+                "[data-shards-missing]"
             )
 
 
@@ -157,8 +157,8 @@ def match_files(
         check_below(located, roots, place)
         if any(len(_STARS.findall(part)) > _MAX_STARS for part in pattern.split("/")):
             raise DataError(
-                f"{place} is invalid: it has more than {_MAX_STARS} wildcards in one name, which "
-                "take too long to match. Use fewer. [data-pattern]"
+                f"{place} is invalid: a name has more than {_MAX_STARS} wildcards. Use fewer. "
+                "[data-pattern]"
             )
     fs, path = open_fs(located)
     if is_remote(located):
@@ -206,8 +206,8 @@ def check_below(uri: str, roots: Sequence[str], place: str) -> None:
     """Raises a DataError if a file named by data is outside of its roots."""
     if not is_below(uri, roots):
         raise DataError(
-            f"{place} is invalid: it leads out of {redact(roots[0])}. Put the files into that "
-            "folder, or allow the folder that has them with data.allow_outside. [data-outside]"
+            f"{place} is invalid: it leads out of {redact(roots[0])}. Allow its folder with "
+            "data.allow_outside. [data-outside]"
         )
 
 
@@ -264,8 +264,7 @@ def _table_file(
     if suffix is None and csv is None:
         raise DataError(
             f"{place} is invalid: {redact(uri)} has none of the suffixes {', '.join(_FORMATS)}. "
-            "Rename the file, narrow the pattern, or set csv, as csv: {separator: ','}. "
-            "[data-file-format]"
+            "Rename it, or set csv, as csv: {separator: ','}. [data-file-format]"
         )
     version = next((str(info[key]) for key in _VERSION_KEYS if info.get(key)), None)
     modified = None if is_remote(uri) else info.get("mtime")
@@ -318,8 +317,8 @@ def open_parquet(uri: str, footer_only: bool = False) -> Iterator[pq.ParquetFile
         if is_transient(error) and not is_of_content(error):
             raise
         raise DataError(
-            f"{redact(os.fspath(uri))} cannot be read as Parquet: {error}. Write the file again; "
-            "it may be empty, cut off or of another format. [table-parquet-unreadable]"
+            f"{redact(os.fspath(uri))} cannot be read as Parquet: {error}. Write the file again. "
+            "[table-parquet-unreadable]"
         ) from error
 
 

@@ -71,16 +71,15 @@ def load_pyg(uri: str) -> Any:
     except _LOAD_ERRORS as error:
         raise DataError(
             f"{where} needs unpickling, which could run code of the file. Build the graph in "
-            "Python instead, and call raygnn.data.tables.pyg.tables_from_pyg(data) and "
-            f"raygnn.data.tables.graph_tables.write_tables. (torch says: {_first_line(error)}) "
-            "[prepare-pyg-pickled]"
+            "Python, and pass it to raygnn.data.tables.pyg.tables_from_pyg. (torch says: "
+            f"{_first_line(error)}) [prepare-pyg-pickled]"
         ) from error
     if not is_archive:
         raise DataError(f"{where} is not of torch.save. Save it so. [prepare-pyg-unreadable]")
     if not isinstance(loaded, Data | HeteroData):
         raise DataError(
-            f"{where} holds a {type(loaded).__name__}, not a Data or HeteroData. Save the graph "
-            "itself, as in torch.save(dataset[0], path). [prepare-pyg-kind]"
+            f"{where} holds a {type(loaded).__name__}, not a Data or HeteroData. Save dataset[0]. "
+            "[prepare-pyg-kind]"
         )
     return loaded
 
@@ -134,14 +133,14 @@ def _single_graph(data: Any) -> Any:
     if isinstance(data, Dataset):
         if len(data) != 1:
             raise DataError(
-                f"data is a dataset of {len(data):,} graphs, but one graph is required. Pass one "
-                "of them, as in dataset[0]. [prepare-pyg-several]"
+                f"data is a dataset of {len(data):,} graphs. Pass one of them, as in dataset[0]. "
+                "[prepare-pyg-several]"
             )
         data = data[0]
     if not isinstance(data, Data | HeteroData):
         raise DataError(
-            f"data is a {type(data).__name__}, not a torch_geometric Data or HeteroData. Pass a "
-            "graph, as in dataset[0]. [prepare-pyg-kind]"
+            f"data is a {type(data).__name__}, not a Data or HeteroData. Pass such, as in "
+            "dataset[0]. [prepare-pyg-kind]"
         )
     return data
 
@@ -198,7 +197,7 @@ def _edge_rows(store: Any, source_ids: np.ndarray, target_ids: np.ndarray, where
             raise DataError(
                 f"{where}.edge_index: row {row} has {len(outside):,} entries outside [0, "
                 f"{len(ids)}), first {ends[outside[:5]].tolist()} at {outside[:5].tolist()}. Set "
-                "the right num_nodes, or take these edges out. [prepare-pyg-edges-outside]"
+                "the right num_nodes. [prepare-pyg-edges-outside]"
             )
     num_edges = len(source)
     found = {
@@ -267,7 +266,7 @@ def _rows(tensor: Tensor, num_rows: int, where: str, max_ndim: int | None) -> np
     too_deep = max_ndim is not None and tensor.dim() > max_ndim
     if tensor.dim() == 0 or len(tensor) != num_rows or too_deep or tensor.is_complex():
         raise DataError(
-            f"{where} has shape {tuple(tensor.shape)} and type {tensor.dtype}, but must hold "
+            f"{where} has shape {tuple(tensor.shape)} and type {tensor.dtype}, but needs "
             f"{num_rows:,} rows of numbers. Give these, or delete it. [prepare-pyg-rows]"
         )
     tensor = tensor.detach().cpu()

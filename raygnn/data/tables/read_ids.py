@@ -95,8 +95,8 @@ def _check_there(
 ) -> None:
     if lacking := [name for name in wanted if name not in present]:
         raise DataError(
-            f"columns={lacking} is invalid: {place} has no such column in {redact(file.name)}. "
-            f"Name some of: {', '.join(present)}. [infer-columns-unknown]"
+            f"columns={lacking} is invalid: {redact(file.name)} of {place} lacks it. Name some of: "
+            f"{', '.join(present)}. [infer-columns-unknown]"
         )
 
 
@@ -121,8 +121,8 @@ def look_up_ids(bundle: Bundle, node_type: str, ids: Ids, option: str) -> np.nda
         values = ids if isinstance(ids, pa.Array | np.ndarray) else pa.array(ids)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise DataError(
-            f"{option} is invalid: its ids have several types ({error}). Give integers of 64 bits, "
-            "or texts. [infer-ids-kinds]"
+            f"{option} is invalid: its ids have several types ({error}). Give integers, or texts. "
+            "[infer-ids-kinds]"
         ) from error
     if isinstance(values, pa.DictionaryArray):
         values = values.dictionary_decode()
@@ -161,12 +161,12 @@ def _column(names: Sequence[str], column: str | None, file: str, option: str) ->
         if len(names) == 1 or "id" in names:
             return "id" if "id" in names else names[0]
         raise DataError(
-            f"{option} is invalid: {redact(file)} has the columns {', '.join(names)}. Name the "
-            f"column of ids with {option}-column. [infer-ids-column]"
+            f"{option} is invalid: {redact(file)} has the columns {', '.join(names)}. Name one "
+            f"with {option}-column. [infer-ids-column]"
         )
     if column not in names:
         raise DataError(
-            f"{option}-column={column!r} is invalid: {redact(file)} has the columns "
-            f"{', '.join(names)}. Name one of these. [infer-ids-column]"
+            f"{option}-column={column!r} is invalid: {redact(file)} has {', '.join(names)}. Name "
+            "one of these. [infer-ids-column]"
         )
     return column

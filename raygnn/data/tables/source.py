@@ -72,9 +72,7 @@ def _unfit_values(value: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
             yield from _unfit_values(inner, (*path, key))
     elif isinstance(value, str) and _is_secret(str(path[-1]), value):
         rule = "it contains a password or another secret"
-        remedy = (
-            "Remove it, and let the driver find it, as PostgreSQL's does in PGPASSWORD or ~/.pgpass"
-        )
+        remedy = "Remove it, and let the driver find it, as in PGPASSWORD or ~/.pgpass"
         yield Problem(path, rule, remedy, id="source-secret")
     if path and not _UNSAFE.isdisjoint(re.split(r"\W|_", str(path[-1]).lower())):
         rule, remedy = "it can run code that the source contains", "Remove it"

@@ -274,8 +274,8 @@ def fit(
     if counts.moments.count == 0:
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: no training row has a value that can be "
-            f"read{' as a time' if kind == 'time' else ''}. Take it out of graph.yaml, or write "
-            "its values: numbers, or times as 2024-05-21 10:11:28. [transform-no-values]"
+            f"read{' as a time' if kind == 'time' else ''}. Take it out of graph.yaml, or correct "
+            "it. [transform-no-values]"
         )
     spec = _chosen_for_numbers(spec, kind, counts) if spec.transform == "auto" else spec
     state = _number_state(spec, counts, place)
@@ -345,8 +345,8 @@ def _check_vocabulary(spec: ColumnTransform, counts: TextCounts, place: str) -> 
     if counts.is_cut:
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: it has more than {MAX_DISTINCT:,} "
-            "distinct values, like ids and free texts. Take it out of graph.yaml, or write a "
-            "coarser column. [transform-too-many-values]"
+            "distinct values. Take it out of graph.yaml, or write a coarser column. "
+            "[transform-too-many-values]"
         )
 
 
@@ -358,8 +358,8 @@ def _vocabulary_state(spec: ColumnTransform, counts: TextCounts, place: str) -> 
         instead = "" if is_category else ", or transform: category"
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: {spec.transform} of {size:,} values, and "
-            f"there may be {limit:,}. Set max_categories or min_frequency, so that rare values "
-            f"share one column{instead}. [transform-too-many-values]"
+            f"there may be {limit:,}. Set max_categories or min_frequency{instead}. "
+            "[transform-too-many-values]"
         )
     if is_category:
         return Category(vocabulary)
@@ -402,8 +402,8 @@ def _chosen_vocabulary(
     if looks_like_ids(num_distinct, counts.num_rows - counts.num_gaps):
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: it has {num_distinct:,} distinct values "
-            f"in {counts.num_rows:,} training rows, like ids and texts. Take it out of graph.yaml, "
-            "or set transform: tfidf for sentences, or category. [transform-ids]"
+            f"in {counts.num_rows:,} training rows, like ids. Take it out of graph.yaml, or set "
+            "tfidf or category. [transform-ids]"
         )
     if num_distinct <= _ONE_HOT_VALUES or not embeds:
         return _chosen(spec, transform="one_hot", max_categories=_ONE_HOT_WIDTH)

@@ -59,8 +59,8 @@ class FittedColumn:
         is_any = pa.types.is_null(type_) or isinstance(self.state, NoValues)
         if not is_any and not self.takes(type_):
             raise DataError(
-                f"{place}: column {self.column!r} is invalid: it is {type_}, which does not fit "
-                f"{self.state.type}, its transform in training. Write it so. [transform-type]"
+                f"{place}: column {self.column!r} is invalid: it is {type_}, and in training it "
+                f"was transformed by {self.state.type}. Write it so. [transform-type]"
             )
 
     def takes(self, type_: pa.DataType) -> bool:
@@ -145,7 +145,7 @@ class FittedFeature:
         if version != VERSION:
             raise DataError(
                 f"the transforms of {name} are saved in version {version!r}, and raygnn reads "
-                f"{VERSION}. Use the raygnn that fitted them, or train again. [transform-version]"
+                f"{VERSION}. Train again. [transform-version]"
             )
         return type_adapter(FittedFeature).validate_python(content)
 
