@@ -309,7 +309,7 @@ class RowReader:
             shown = [ids[int(row)].as_py() for row in known[:_EXAMPLES]]
             what = "--new-nodes" if of_tables else f"new.nodes.{name}"
             raise DataError(
-                f"{what} is invalid: {len(known):,} of {len(ids):,} ids of {name!r}, such as {shown}, "
+                f"{what} is invalid: {len(known):,} of {len(ids):,} ids of {name!r}, as {shown}, "
                 "are in the graph. Give new nodes ids of their own.",
                 id="append-ids-known" if of_tables else "rows-id-known",
             )

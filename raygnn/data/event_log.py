@@ -260,7 +260,7 @@ def first_segment(entries: Iterable[Entry]) -> list[Entry]:
 def _checked(name: str, value: Any, kind: Any) -> Any:
     if not isinstance(value, kind) or isinstance(value, str):
         raise DataError(
-            f"the events are invalid: {name!r} is {type(value).__name__}. Give {{TYPE: [ROW, ...]}}. "
+            f"the events are invalid: {name!r} is {type(value).__name__}. Give {{TYPE: [ROW]}}. "
             "[events-shape]"
         )
     return value
