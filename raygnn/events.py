@@ -189,8 +189,8 @@ def _line_entries(file: str) -> Iterator[Entry]:
             body = read_json(line, 1)
             if not isinstance(body, dict) or body.keys() - {"nodes", "edges", "key"}:
                 raise DataError(
-                    "the line is invalid: it is not an object with nodes, edges and key. Write "
-                    "each as for POST /events. [events-line]"
+                    "the line is not an object with nodes, edges and key, as for POST /events. "
+                    "[events-line]"
                 )
             entry = Entry.of(body.get("nodes"), body.get("edges"), body.get("key"))
         except DataError as error:

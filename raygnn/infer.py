@@ -311,14 +311,12 @@ def _check_together(options: argparse.Namespace) -> None:
         for other in chosen:
             if option in chosen and other in others:
                 raise ConfigError(
-                    f"{_flag(other)} is invalid with {_flag(option)}. Leave out one. "
-                    "[infer-options-clash]"
+                    f"{_flag(other)} excludes {_flag(option)}. Leave out one. [infer-options-clash]"
                 )
     for option, needed in _ONLY_WITH.items():
         if option in chosen and needed not in chosen:
             raise ConfigError(
-                f"{_flag(option)} is invalid without {_flag(needed)}. Set both. "
-                "[infer-options-clash]"
+                f"{_flag(option)} needs {_flag(needed)}. Set both. [infer-options-clash]"
             )
     if options.out is None and "metrics" not in chosen:
         raise ConfigError("--out is missing. Name a folder or URI to write. [infer-out-missing]")

@@ -182,8 +182,7 @@ def build_server() -> Any:
         from mcp.server.mcpserver import MCPServer
     except ImportError as error:
         raise ConfigError(
-            "`raygnn mcp` needs the package mcp, which is not installed. Run `pip install "
-            "'mcp>=2'`. [mcp-missing]"
+            "`raygnn mcp` needs the package mcp. Run `pip install 'mcp>=2'`. [mcp-missing]"
         ) from error
     server = MCPServer("raygnn", instructions=_INSTRUCTIONS, version=__version__)
     tools = Tools()

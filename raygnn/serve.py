@@ -249,8 +249,7 @@ def check_token(token: str | None, host: str) -> str | None:
         if not is_loopback(host):
             raise ConfigError(
                 f"--host={host!r} is invalid: others reach it without a token. Set "
-                f"{TOKEN_VARIABLE}, or --no-auth if a proxy or firewall checks clients. "
-                "[serve-no-token]"
+                f"{TOKEN_VARIABLE} or --no-auth. [serve-no-token]"
             )
         return None
     if len(token) < _MIN_TOKEN_LENGTH or not all(33 <= ord(letter) <= 126 for letter in token):

@@ -164,8 +164,7 @@ def _run_own_loop(job: TrainJob, task: Task, context: WorkerContext) -> dict[str
     metrics: Any = loop(task, context)
     if not isinstance(metrics, dict):
         raise ConfigError(
-            f"loop={name!r} is invalid: it returned {type(metrics).__name__}. Return a dictionary "
-            "of final metrics. [run-own-loop]"
+            f"loop={name!r} returned {type(metrics).__name__}. Return a dictionary. [run-own-loop]"
         )
     with agreement("writing the outputs"):
         if context.rank == 0:

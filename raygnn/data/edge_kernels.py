@@ -268,8 +268,7 @@ def edge_weights(column: object, edge_type: EdgeType, name: str) -> np.ndarray:
     where = f"column {name!r} of {edge_type_name(edge_type)} cannot weight edges"
     if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype.kind not in "iuf":
         raise DataError(
-            f"{where}: it does not have one number per edge. Set another one. "
-            "[sampling-weight-width]"
+            f"{where}: it has not one number per edge. Set another one. [sampling-weight-width]"
         )
     if column.dtype.kind == "f":
         bad = np.flatnonzero(~((column >= 0) & np.isfinite(column)))
@@ -278,7 +277,7 @@ def edge_weights(column: object, edge_type: EdgeType, name: str) -> np.ndarray:
     if len(bad):
         raise DataError(
             f"{where}: {len(bad)} of {len(column)} values are negative or not finite, such as "
-            f"{column[bad[:5]].tolist()} at edges {bad[:5].tolist()}. Give others. "
+            f"{column[bad[:5]].tolist()} at edges {bad[:5].tolist()}. Repair. "
             "[sampling-weight-values]"
         )
     return column.astype(np.float32) if column.dtype == np.float16 else column

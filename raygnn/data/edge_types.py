@@ -36,8 +36,8 @@ def parse_edge_type(name: str) -> EdgeType:
     parts = name.split(SEPARATOR)
     if len(parts) != 3 or not all(parts):
         raise DataError(
-            f"edge type {name!r} is invalid: it is not of three names. Write it as "
-            "user__buys__item. [graph-edge-type-name]"
+            f"edge type {name!r} is not of three names, as user__buys__item is. "
+            "[graph-edge-type-name]"
         )
     source, relation, target = parts
     return source, relation, target
@@ -57,8 +57,7 @@ def resolve_fanouts(fanouts: Fanouts, edge_types: Sequence[EdgeType]) -> dict[Ed
     """
     if not edge_types:
         raise DataError(
-            "the graph has no edge type, so nothing is sampled. Declare edge_types. "
-            "[graph-no-edge-types]"
+            "the graph has no edge type, so nothing is sampled. Declare some. [graph-no-edge-types]"
         )
     named: Any = fanouts
     if isinstance(fanouts, Mapping):

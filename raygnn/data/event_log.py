@@ -85,13 +85,13 @@ class Entry:
         ]
         if len(rows) > MAX_ROWS:
             raise DataError(
-                f"the events are invalid: {len(rows):,} rows at once. Append at most {MAX_ROWS:,}. "
+                f"the events have {len(rows):,} rows at once. Append at most {MAX_ROWS:,}. "
                 "[events-size]"
             )
         if key is not None and not (isinstance(key, str) and 0 < len(key) <= MAX_TEXT):
             raise DataError(
                 f"key={shown(key)} is invalid: it is not a text of 1 to {MAX_TEXT:,} characters. "
-                "Send another. [events-key]"
+                "[events-key]"
             )
         return cls(tuple(rows), uuid.uuid4().hex if key is None else key)
 
@@ -292,8 +292,8 @@ def _plain(value: Any) -> Any:
 
 def _invalid(name: str, reason: str) -> DataError:
     return DataError(
-        f"a row of {name!r} is invalid: {reason}. Give finite numbers, texts, booleans, nulls, "
-        "dates, or lists of them. [events-row]"
+        f"a row of {name!r} is invalid: {reason}. Give finite numbers, texts, dates, or null. "
+        "[events-row]"
     )
 
 
@@ -340,6 +340,5 @@ def _parse(uri: str, content: bytes) -> tuple[str, Segment]:
 
 def _damaged(uri: str, cause: str) -> DataError:
     return DataError(
-        f"{redact(uri)} is damaged: {cause}. Restore it from a copy, or begin a new one. "
-        "[events-damaged]"
+        f"{redact(uri)} is damaged: {cause}. Restore it, or begin a new one. [events-damaged]"
     )

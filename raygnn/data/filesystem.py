@@ -137,8 +137,7 @@ def check_regular(uri: str, place: str) -> None:
         if not os.path.islink(path):
             return  # opening it raises the error
         raise DataError(
-            f"{place} is invalid: it is a broken symbolic link. Write the file again. "
-            "[data-file-irregular]"
+            f"{place} is a broken symbolic link. Write the file again. [data-file-irregular]"
         ) from error
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise DataError(
@@ -158,8 +157,7 @@ def read_bytes(uri: str | os.PathLike[str]) -> bytes:
         text = os.fspath(uri)
         where = "" if is_remote(text) or os.path.isabs(text) else f" in {os.getcwd()}"
         raise DataError(
-            f"{named} is invalid: there is no such file{where}. Check that it was written "
-            "completely. [data-file-missing]"
+            f"{named} is invalid: there is no such file{where}. Write it first. [data-file-missing]"
         ) from error
     return content
 
@@ -185,8 +183,7 @@ def reading_input(uri: str | os.PathLike[str]) -> Iterator[None]:
             raise
         cause, location = " ".join(redact(str(error)).split()), redact(os.fspath(uri))
         raise DataError(
-            f"uri={location!r} is invalid: it cannot be read ({cause}). Check its rights, and the "
-            "store. [data-unreadable]"
+            f"uri={location!r} cannot be read ({cause}). Check its rights. [data-unreadable]"
         ) from error
 
 

@@ -85,8 +85,8 @@ def per_class_split(
     """
     if train < 1 or val < 0:
         raise DataError(
-            f"splits.train={train!r}, splits.val={val!r} is invalid: too few. Set such as train: "
-            "20, val: 30. [split-per-class]"
+            f"splits.train={train!r}, splits.val={val!r} is invalid. Set such as 20, 30. "
+            "[split-per-class]"
         )
     if labels.ndim != 1:
         raise DataError(
@@ -179,7 +179,7 @@ def make_splits(
     if empty and not may_be_empty:
         num = sum(int(labelled(some).sum()) for some in row_blocks(rows.num_rows))
         raise DataError(
-            f"data.splits={_text(rule)} is invalid: no labelled {_words(rows)} falls into "
+            f"data.splits={_text(rule)} is invalid: no labelled {_words(rows)} is in "
             f"{' and '.join(empty)} ({num:,} of {rows.num_rows:,} have a label). Set others. "
             "[split-empty]"
         )
@@ -223,8 +223,7 @@ def _labelled(bundle: Bundle, rows: SeedRows, label: str | None) -> _OfRows:
         return lambda some: np.ones(len(range(*some.indices(rows.num_rows))), bool)
     if label not in rows.columns or rows.columns[label].role != "label":
         raise DataError(
-            f"label={label!r} is invalid: it is not a label of {rows.place}. Name a column of its "
-            "labels. [labels-unknown]"
+            f"label={label!r} is no label of {rows.place}. Name one of its labels. [labels-unknown]"
         )
     labels, weights = bundle.row_column(rows, label), bundle.row_weights(rows)
     if weights is None:
@@ -325,8 +324,7 @@ def _bound(given: str | int | float, unit: str | None, rule: TemporalSplit) -> i
         return given
     if unit is None:
         raise DataError(
-            f"data.splits={_text(rule)} is invalid: the times are plain numbers. Give numbers, not "
-            "dates. [split-date]"
+            f"data.splits={_text(rule)} is invalid: times are numbers. Give numbers. [split-date]"
         )
     return date_as_time(given)
 

@@ -164,8 +164,8 @@ def judge_model(
             rows, precision = task.split_rows(name, None), task.precision(name)
     if not metrics:
         raise DataError(
-            f"split={name!r} is invalid: it is empty in this graph. Declare it in the tables, or "
-            "set another. [model-split-empty]"
+            f"split={name!r} is invalid: it is empty in this graph. Set another. "
+            "[model-split-empty]"
         )
     left_out = {"loss", *task.step_metrics}
     plain = {key.partition("/")[2]: value for key, value in metrics.items()}

@@ -295,7 +295,7 @@ def relation_of(spec: ModelSpec, name: str) -> int:
     links = spec.output.links
     if not links:
         raise ConfigError(
-            f"--edge-type={name!r} is invalid: the model predicts labels. Leave it out. "
+            f"--edge-type={name!r}: the model predicts labels. Leave it out. "
             "[infer-edge-type-unused]"
         )
     names = [edge_type_name(edge_type) for edge_type in links]
@@ -339,8 +339,7 @@ def find_score(spec: ModelSpec, score: str | None, relation: int | None) -> Scor
         )
     if not links and not is_edges:
         raise ConfigError(
-            "--score='decoder' is invalid: the model has none. Set inner_product. "
-            "[infer-score-no-decoder]"
+            "--score='decoder': the model has none. Set inner_product. [infer-score-no-decoder]"
         )
     if relation is None and len(links) > 1:
         raise ConfigError(

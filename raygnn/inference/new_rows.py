@@ -63,6 +63,5 @@ def read_new(saved: SavedModel, reader: RowReader, rows: AddedRows | str) -> Add
 
 def _refused(reason: str) -> ConfigError:
     return ConfigError(
-        f"new nodes cannot be read: {reason}. Write them into the tables, and train again if the "
-        "model has learned rows. [rows-not-taken]"
+        f"new nodes cannot be read: {reason}. Write them into the tables. [rows-not-taken]"
     )

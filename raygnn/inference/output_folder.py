@@ -77,9 +77,8 @@ class OutputFolder:
         is_whole = not is_remote(uri) or MANIFEST in names
         if names and is_whole and not overwrite:
             raise RunError(
-                f"out={redact(uri)!r} is invalid: the folder holds an earlier output ({len(names)} "
-                "files). Name another folder, or pass --overwrite (overwrite=True). "
-                "[output-not-empty]"
+                f"out={redact(uri)!r} is invalid: it holds an earlier output ({len(names)} files). "
+                "Name another folder, or pass --overwrite (overwrite=True). [output-not-empty]"
             )
         if is_remote(uri):
             return cls(uri, uri)
@@ -168,9 +167,9 @@ class OutputFolder:
                 uris.append(join(self.staged_uri, file["file"]))
                 if not exists(uris[-1]):
                     raise RunError(
-                        f"out={redact(self.uri)!r} is invalid: {file['file']}, which a worker has "
-                        "written, is not there for the driver. Name a bucket, or a folder that all "
-                        "machines share. [output-not-shared]"
+                        f"out={redact(self.uri)!r} is invalid: the driver does not see "
+                        f"{file['file']} of a worker. Name a bucket or a shared folder. "
+                        "[output-not-shared]"
                     )
         return uris
 

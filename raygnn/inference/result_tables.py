@@ -132,8 +132,7 @@ def check_finite(rows: Tensor, ids: pa.Array, what: str = "nodes") -> None:
     if len(wrong):
         raise DataError(
             f"the model returns values that are not finite for {len(wrong):,} {what}, such as "
-            f"{ids[int(wrong[0])].as_py()!r}. Check their features for extreme values, and the "
-            "metrics of the model. [infer-not-finite]"
+            f"{ids[int(wrong[0])].as_py()!r}. Check their features. [infer-not-finite]"
         )
 
 
@@ -295,8 +294,7 @@ def edges_to_predict(spec: ModelSpec, bundle: Bundle) -> SeedEdges:
     edges = seed_edges(spec, bundle, edge_type)
     if not edges.num_edges:
         raise DataError(
-            f"the graph has no edges {edge_type_name(edge_type)} to predict. Write some into its "
-            "tables, or give pairs. [infer-no-edges]"
+            f"the graph has no edges {edge_type_name(edge_type)}. Give pairs. [infer-no-edges]"
         )
     return edges
 

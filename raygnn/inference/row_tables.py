@@ -191,8 +191,7 @@ def read_seed_rows(bundle: Bundle, node_type: str, request: RowRequest) -> SeedR
     if moment is None and time_columns:
         raise ConfigError(
             "rows are invalid: they have times, and the model was trained without "
-            f"sampling.temporal, so it uses edges of all times. Leave {time_columns[0]} out, or "
-            "train with sampling.temporal: {}. [infer-rows-unread]"
+            f"sampling.temporal. Leave {time_columns[0]} out, or train with it. [infer-rows-unread]"
         )
     times = None
     if moment is not None:
@@ -204,8 +203,8 @@ def read_seed_rows(bundle: Bundle, node_type: str, request: RowRequest) -> SeedR
                 warn(note)
     if times is not None and len(times) != len(nodes):
         raise DataError(
-            f"rows are invalid: there are {len(nodes):,} ids and {len(times):,} times. Give each "
-            "id a time. [infer-rows-length]"
+            f"rows have {len(nodes):,} ids and {len(times):,} times. Give each id a time. "
+            "[infer-rows-length]"
         )
     unit = None if moment is None else moment.unit
     return SeedRows("rows", node_type, len(nodes), nodes, times, None, unit, {})
@@ -240,8 +239,7 @@ def read_times(values: Any, unit: str | None, written: DateFormat | None = None)
             given = given.cast(pa.timestamp("us"), safe=False)
     except (TypeError, ValueError, OverflowError) as error:
         raise DataError(
-            f"rows are invalid: a time cannot be read ({error}). The times of the graph are "
-            f"{words}: give each row one. [infer-rows-times]"
+            f"rows are invalid: a time cannot be read ({error}). Give {words}. [infer-rows-times]"
         ) from error
     found = (given.cast(pa.int64()) if pa.types.is_timestamp(given.type) else given).to_numpy()
     return found.astype(np.int64 if found.dtype.kind in "iu" else np.float64)

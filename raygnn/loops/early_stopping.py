@@ -40,9 +40,8 @@ class BestTracker:
         value = metrics[self.monitor]
         if math.isnan(value):
             raise TrainingError(
-                f"The monitored metric {self.monitor} is NaN, so none is best. Lower "
-                "optimizer.args.lr, set training.clip_grad_norm, or monitor another metric. "
-                "[monitor-nan]"
+                f"The monitored metric {self.monitor} is NaN. Lower optimizer.args.lr, set "
+                "training.clip_grad_norm, or monitor another. [monitor-nan]"
             )
         return value
 

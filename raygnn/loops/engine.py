@@ -255,8 +255,7 @@ class Engine:
         if not math.isfinite(totals.loss_sum):
             raise TrainingError(
                 f"The training loss is {totals.loss_sum} at step {self.position.step + 1}. Lower "
-                "optimizer.args.lr or set training.clip_grad_norm; check the features for extreme "
-                "values. [training-loss-not-finite]"
+                "optimizer.args.lr, or set training.clip_grad_norm. [training-loss-not-finite]"
             )
 
     def _boundary(self, previous: Position, totals: StepTotals, grad_norm: float) -> None:

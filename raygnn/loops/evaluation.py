@@ -109,8 +109,7 @@ class EvaluationTable:
         loss_sum, weight, *others = sums.tolist()
         if not weight:
             raise DataError(
-                "the weights of its seeds add up to 0. Set class_weights of its classes. "
-                "[metric-no-weight]"
+                "the weights of its seeds add up to 0. Set class_weights. [metric-no-weight]"
             )
         results = {
             name: s / weight for name, s in zip(["loss", *names], [loss_sum, *others], strict=True)

@@ -62,9 +62,8 @@ class GradReduction:
             weight = float(self._weigh(output))
             if not 0 <= weight < math.inf:
                 raise ConfigError(
-                    f"training.grad_reduction={self._kind!r} is invalid: it returned the weight "
-                    f"{weight}. Return a finite number of at least 0 for each micro-batch. "
-                    "[training-reduction-weight]"
+                    f"training.grad_reduction={self._kind!r} is invalid: it returned {weight}. "
+                    "Return a finite weight of at least 0. [training-reduction-weight]"
                 )
             return own_mean * weight, weight
         return own_mean, 1.0
@@ -208,9 +207,8 @@ class Accumulation:
         if sorted(output.metrics) != declared:
             raise TrainingError(
                 f"task.type={self._config.task.type!r} is invalid: training_step gave the metrics "
-                f"{sorted(output.metrics)}, its step_metrics are {declared}. Give all of them for "
-                "every batch; those of `losses` are in the output of Task.objective. "
-                "[task-step-metrics]"
+                f"{sorted(output.metrics)}, its step_metrics are {declared}. Give these in each "
+                "batch. [task-step-metrics]"
             )
 
 

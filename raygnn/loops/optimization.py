@@ -52,9 +52,8 @@ def _check_compiler(device: torch.device) -> None:
     wanted = (chosen.split()[0],) if chosen else names
     if not any(shutil.which(name) for name in wanted):
         raise ResourceError(
-            f"training.compile=True is invalid: it needs a compiler, and {' or '.join(wanted)} is "
-            f"missing on this machine. Install {wanted[0]} on every node, name another one in the "
-            f"environment variable {variable}, or set training.compile to false. "
+            f"training.compile=True is invalid: {' or '.join(wanted)} is missing. Install "
+            f"{wanted[0]} on every node, or name a compiler in the variable {variable}. "
             "[training-no-compiler]"
         )
 
@@ -99,8 +98,7 @@ class Optimization:
         if not any(p.requires_grad for p in self.module.parameters()):
             raise ConfigError(
                 f"model.type={config.model.type!r} is invalid: it has no trainable parameter. Set "
-                "a model that learns, or freeze fewer weights with checkpoint.init_from.freeze. "
-                "[model-no-parameters]"
+                "a model that learns, or freeze fewer weights. [model-no-parameters]"
             )
         self.tables = ShardedTables(self.module)
         broadcast_initial_weights(self.module, but=self.tables.names)
@@ -110,8 +108,7 @@ class Optimization:
         if shard == "embeddings" and not self.tables:
             raise ConfigError(
                 f"scaling.shard='embeddings' is invalid: model.type={config.model.type!r} has no "
-                "learned rows of nodes. Set it to none, or to optimizer or full, which shard other "
-                "weights. [shard-no-rows]"
+                "learned rows of nodes. Set none, optimizer or full. [shard-no-rows]"
             )
         self._sharded = ShardedWeights(self.module, device) if shard == "full" else None
         trainable = [p for p in self.module.parameters() if p.requires_grad]
@@ -266,8 +263,8 @@ class Optimization:
                 raise  # a user's optimizer, perhaps; its traceback explains more
             raise ConfigError(
                 f"lr_scheduler.args={self.schedule.args!r} is invalid: {self.schedule.type} fails "
-                f"with them: {error}. Set them for as many {self.schedule.interval}s as the run "
-                "has. [scheduler-arguments]"
+                f"with them: {error}. Set them for the run's {self.schedule.interval}s. "
+                "[scheduler-arguments]"
             ) from error
 
     def step_plateau(self, metrics: dict[str, float], monitor: str) -> None:
@@ -349,8 +346,6 @@ def _finite_norm(gradients: dict[str, Tensor], known: dict[str, float], step: in
         others = f" and of {len(broken) - 1} more" if len(broken) > 1 else ""
         raise TrainingError(
             f"The gradient of {broken[0]}{others} is not finite at step {step}, though the loss "
-            "is. The weights stay as they were. Look for a square root, logarithm or division at 0 "
-            "in the model and the loss, and check the features for extreme values. "
-            "[training-gradient-not-finite]"
+            "is. Look for a square root, logarithm or division at 0. [training-gradient-not-finite]"
         )
     return math.hypot(*norms.values())

@@ -163,8 +163,7 @@ def _check_model(model: Component, model_class: type[nn.Module], key: str, colum
         tip = "" if model.type in SLOTS["model"].names else f", set {attribute} = True in its class"
         raise ConfigError(
             f"task.args.{key}={column!r} is invalid: model.type={model.type!r} does not read it. "
-            f"Set model.type to one of {', '.join(_models_with(attribute))}{tip}. "
-            "[task-edge-column-unread]"
+            f"Set one of {', '.join(_models_with(attribute))}{tip}. [task-edge-column-unread]"
         )
 
 
@@ -177,8 +176,7 @@ def _check_column(bundle: Bundle, key: str, column: str, widths: dict[EdgeType, 
     }
     raise DataError(
         f"task.args.{key}={column!r} is invalid: no edge type has such a column; there are {have}. "
-        "Name one under features of an edge type in graph.yaml, or leave it out. "
-        "[task-edge-column-unknown]"
+        "Name one, or leave it out. [task-edge-column-unknown]"
     )
 
 

@@ -231,9 +231,8 @@ def _checked_edge_dims(
         checked[names[name]] = edge_dim
     if checked and options.conv not in WITH_EDGE_FEATURES:
         raise ConfigError(
-            f"model.args.edge_dims is invalid: {options.conv} reads no edge features. Set "
-            f"model.args.conv to one of {', '.join(WITH_EDGE_FEATURES)}, or remove it. "
-            "[model-edge-dims-unread]"
+            f"model.args.edge_dims is invalid: {options.conv} reads no edge features. Set conv to "
+            f"one of {', '.join(WITH_EDGE_FEATURES)}. [model-edge-dims-unread]"
         )
     return checked
 

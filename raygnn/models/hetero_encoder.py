@@ -208,8 +208,7 @@ def check_types(edge_types: Sequence[EdgeType], node_types: set[str]) -> None:
                 raise ConfigError(
                     f"model.args.num_nodes is invalid: node type {name!r} of "
                     f"{edge_type_name((source, relation, target))} has neither features nor a "
-                    "number of nodes. Name features for it in graph.yaml, or give its number of "
-                    "nodes for a table of learned rows. [model-node-inputs-missing]"
+                    "number of nodes. Give one of both. [model-node-inputs-missing]"
                 )
 
 

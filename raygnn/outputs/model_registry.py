@@ -223,8 +223,8 @@ class RegisteredModel:
         def back(history: _History) -> Change:
             if len(history.in_effect) < 2:
                 raise RunError(
-                    f"{redact(self.uri)}@{alias} is invalid: no earlier version. Set the alias to "
-                    "a version. [registry-rollback]"
+                    f"{redact(self.uri)}@{alias} has no earlier version. Set one. "
+                    "[registry-rollback]"
                 )
             version = history.in_effect[-2]
             self.version_uri(version)

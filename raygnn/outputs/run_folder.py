@@ -264,8 +264,7 @@ def _parsed_state(content: bytes, uri: str) -> dict[str, Any]:
     except (RuleError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise RunError(
             f"{redact(join(uri, 'run.json'))} is damaged: {type(error).__name__}: {error}. Delete "
-            "the file to resume from the run's checkpoints, or set run.overwrite to start anew. "
-            "[run-damaged]"
+            "the file to resume, or set run.overwrite. [run-damaged]"
         ) from error
     return dict(state)
 

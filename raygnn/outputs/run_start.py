@@ -215,13 +215,12 @@ def _check_state(state: dict[str, Any] | None, loaded: LoadedConfig, folder: Run
         before, now = state["limits"][limit], loaded.limits()[limit]
         if now is not None and now <= before:
             raise RunError(
-                f"{taken}: that run has finished. {replace_it}, or {limit} above {before} to train "
-                "on. [run-finished]"
+                f"{taken}: that run has finished. {replace_it}, or {limit} above {before}. "
+                "[run-finished]"
             )
     if resume == "never":
         raise RunError(
-            f"checkpoint.resume='never' is invalid: run {folder.name!r} exists and would resume. "
-            f"{replace_it}. [resume-never]"
+            f"checkpoint.resume='never': run {folder.name!r} exists. {replace_it}. [resume-never]"
         )
 
 

@@ -123,16 +123,14 @@ class SavedModel:
             folder = _model_uri(written) or uri
         if not exists(join(folder, MODEL_FILE)):
             raise RunError(
-                f"model={redact(uri)!r} is invalid: it has no {MODEL_FILE}: the run has not "
-                "finished, or its run.model_uri is another folder. Let it finish, or name the "
-                "model's folder. [model-weights-missing]"
+                f"model={redact(uri)!r} is invalid: it has no {MODEL_FILE}. Let its run finish, or "
+                "name the folder of run.model_uri. [model-weights-missing]"
             )
         spec_uri = join(folder, SPEC_FILE)
         if not exists(spec_uri):
             raise RunError(
-                f"model={redact(uri)!r} is invalid: it has no {SPEC_FILE}, which says what the "
-                "model needs of a graph. Train it with a task that has one (Task.spec), as "
-                "raygnn's tasks do. [model-spec-missing]"
+                f"model={redact(uri)!r} is invalid: it has no {SPEC_FILE}. Train it with a task "
+                "that has Task.spec. [model-spec-missing]"
             )
         outputs = output_classes(loaded.config.task.type)
         spec = ModelSpec.from_json(read_text(spec_uri), redact(spec_uri), outputs)

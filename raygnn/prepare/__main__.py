@@ -82,9 +82,8 @@ def _write_draft(args: argparse.Namespace) -> int:
     options = {"refs": args.ref, **{name: getattr(args, name) for name in names}}
     if is_database(args.folder) != (args.out is not None):
         raise ConfigError(
-            "--out is for databases, and only for these. Name a folder for graph.yaml and "
-            "train.yaml of a database; those of a folder are written into it. "
-            "[prepare-options-clash]"
+            "--out is for databases, and required for these. A folder gets its graph.yaml and "
+            "train.yaml itself. [prepare-options-clash]"
         )
     folder = args.folder if args.out is None else args.out
     if args.out is not None:
@@ -227,15 +226,14 @@ def _label_query(args: argparse.Namespace) -> LabelQuery:
             )
         if query.window and window not in {None, query.window}:
             raise ConfigError(
-                f"--window={args.window!r} is invalid: the question is over {query.window}. Leave "
-                "it out. [prepare-options-clash]"
+                f"--window={args.window!r}: the question is over {query.window}. Leave it out. "
+                "[prepare-options-clash]"
             )
         return query
     if window is None or args.active or args.assuming or args.horizons != 1:
         raise ConfigError(
-            "--sql is invalid without --window, or with --active, --assuming or --horizons. Set "
-            "the length of the label window, such as 30d, and select rows and labels in the query. "
-            "[prepare-options-clash]"
+            "--sql is invalid without --window, or with --active, --assuming or --horizons. Set a "
+            "window such as 30d. [prepare-options-clash]"
         )
     with reading_input(args.sql):
         sql = read_text(args.sql)
@@ -256,8 +254,7 @@ def _parse_time(text: str, option: str) -> datetime:
         time = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(
-            f"{option}={text!r} is invalid: it is not a date. Set one such as 2024-01-01. "
-            "[labels-time-option]"
+            f"{option}={text!r} is not a date. Set one such as 2024-01-01. [labels-time-option]"
         ) from None
     return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
 

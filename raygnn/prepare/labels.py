@@ -281,24 +281,22 @@ def check_weights(rows: pa.Table, column: str | None) -> None:
     if not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
         raise DataError(
             f"--weight={column!r} is invalid: weights must be finite, at least 0 and not all 0, "
-            f"and they are {weights.min()} to {weights.max()}. Correct the expression, such as "
-            "coalesce(amount, 1). [labels-weight]"
+            f"and they are {weights.min()} to {weights.max()}. [labels-weight]"
         )
 
 
 def _missing(query: LabelQuery, result: pa.Schema, what: str, remedy: str) -> DataError:
     return DataError(
-        f"{query.option} is invalid: its result lacks {what}; it has {', '.join(result.names)}. "
-        f"Select {remedy}. [labels-column]"
+        f"{query.option} lacks {what}; it has {', '.join(result.names)}. Select {remedy}. "
+        "[labels-column]"
     )
 
 
 def _check_time(name: str, schema: pa.Schema, time: str | None) -> None:
     if time is not None and time not in schema.names:
         raise DataError(
-            f"table {name} is invalid: it has no column {time!r}, which is its time. It has "
-            f"{', '.join(schema.names)}. Name one of them in graph.yaml, or write the column. "
-            "[table-column-missing]"
+            f"table {name} is invalid: it has no column {time!r}, which is its time, but "
+            f"{', '.join(schema.names)}. Name one of these. [table-column-missing]"
         )
 
 
@@ -398,10 +396,7 @@ class LabelTables:
     def times(self, times: LabelTimes) -> dict[str, list[datetime]]:
         window = self._query.window
         if not self._timed:
-            raise DataError(
-                "graph.yaml is invalid: no table has a time. Declare the times of its tables. "
-                "[labels-no-times]"
-            )
+            raise DataError("no table has a time. Declare times in graph.yaml. [labels-no-times]")
         spans = " UNION ALL ".join(
             f'SELECT min("{time}") AS first, max("{time}") AS last FROM "{name}"'
             for name, time in self._timed.items()
@@ -442,8 +437,8 @@ class LabelTables:
         if not found["train"]:
             raise ConfigError(
                 f"--val={str(times.val)!r} is invalid: no window of {window} lies between the "
-                f"first row of the tables at {first} and this time. Set a later time or a shorter "
-                "window. [labels-no-training-time]"
+                f"first row of the tables at {first} and this time. Set a later time. "
+                "[labels-no-training-time]"
             )
         return found
 
@@ -693,8 +688,7 @@ def _connect() -> duckdb.DuckDBPyConnection:
         import duckdb
     except ImportError as error:
         raise ConfigError(
-            "prepare labels needs DuckDB, which is not installed. Run pip install duckdb. "
-            "[labels-no-duckdb]"
+            "prepare labels needs DuckDB. Run pip install duckdb. [labels-no-duckdb]"
         ) from error
     connection = duckdb.connect()
     connection.execute("SET TimeZone = 'UTC'")

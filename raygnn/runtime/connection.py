@@ -104,8 +104,8 @@ def _not_started(address: str | None, cause: str) -> ResourceError:
         )
     return ResourceError(
         f"Ray cannot be joined: {cause}. {ADDRESS_VARIABLE} is "
-        f"{os.environ.get(ADDRESS_VARIABLE)!r}: set it to the address of a running head, or to "
-        "local to start Ray on this machine. [cluster-unreachable]"
+        f"{os.environ.get(ADDRESS_VARIABLE)!r}: set it to the address of a head, or to local. "
+        "[cluster-unreachable]"
     )
 
 

@@ -63,8 +63,7 @@ def launch(loaded: LoadedConfig, *, data: Any = None, dry_run: bool = False) -> 
 def _launch(loaded: LoadedConfig, data: Any, tried: Training | None = None) -> Outcome:
     if loaded.config.tune is not None:
         raise ConfigError(
-            "tune is invalid: a sweep is not a single run. Run raygnn tune, or take the section "
-            "out with --tune null. [sweep-as-run]"
+            "tune is invalid for one run. Run raygnn tune, or set --tune null. [sweep-as-run]"
         )
     check_packages(loaded.config.loggers, loaded.allow_modules)
     check_source(loaded, data)

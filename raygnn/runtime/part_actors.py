@@ -54,9 +54,8 @@ class PartActor:
         if not exists(self._folder):
             raise DataError(
                 f"data.uri={redact(os.fspath(self._folder))!r} is invalid: node "
-                f"{ray.util.get_node_ip_address()} ({node[:8]}), which is to serve part "
-                f"{self._number}, does not see the folder. Set a folder of a file system that all "
-                "nodes share, or a bucket. [partition-not-shared]"
+                f"{ray.util.get_node_ip_address()} ({node[:8]}) does not see the folder of part "
+                f"{self._number}. Set a shared folder, or a bucket. [partition-not-shared]"
             )
         self._answers()
         return node

@@ -97,9 +97,8 @@ def _plan(config: Config, num_runs: int) -> WorkerResources:
     if places < scaling.min_workers * num_runs:
         raise ResourceError(
             f"tune.max_concurrent_trials={num_runs} is invalid: trials of "
-            f"{count(scaling.min_workers, 'worker')} need {scaling.min_workers * num_runs} places, "
-            f"and the cluster has {places}. Set it to {places // scaling.min_workers} or less, or "
-            "to null. [sweep-no-room]"
+            f"{count(scaling.min_workers, 'worker')} need {scaling.min_workers * num_runs} places "
+            f"of {places}. Set {places // scaling.min_workers} or less. [sweep-no-room]"
         )
     if num_runs == 1:
         held = held_resources(resources, scaling.min_workers)

@@ -125,9 +125,8 @@ def presample(
 def _check_tables(uri: str | None) -> None:
     if uri is not None and exists(join(uri, PARTITION_NAME)):
         raise DataError(
-            f"data.uri={redact(uri)!r} is invalid: it is a partitioned graph, and presampling "
-            "draws from a graph in memory. Set it to the tables of the graph, or train with "
-            "data.mode: partitioned. [presample-parts]"
+            f"data.uri={redact(uri)!r} is invalid: it is a partitioned graph. Set it to the "
+            "tables, or train with data.mode: partitioned. [presample-parts]"
         )
 
 

@@ -102,8 +102,7 @@ def check_folder_is_seen(folder: RunFolder, storage_path: str) -> None:
         if time.monotonic() > end_s:
             raise RunError(
                 f"run.storage_path={redact(storage_path)!r} is invalid: node "
-                f"{socket.gethostname()} does not see the run's folder {redact(folder.uri)} that "
-                "the driver has made. Set a bucket, or a folder of a file system that all nodes "
-                "share. [run-storage-not-shared]"
+                f"{socket.gethostname()} does not see {redact(folder.uri)} of the driver. Set a "
+                "bucket or a shared folder. [run-storage-not-shared]"
             )
         time.sleep(0.5)

@@ -55,8 +55,8 @@ class ReplicaOptions:
         ):
             if not low <= value <= high:
                 raise ConfigError(
-                    f"{option}={value!r} is invalid: it must be from {low} to {high}. Set it so, "
-                    "or leave it out. [serve-option]"
+                    f"{option}={value!r} is invalid: it must be from {low} to {high}. "
+                    "[serve-option]"
                 )
 
 
@@ -74,16 +74,15 @@ class Replicas:
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
         if not ray.is_initialized():  # Ray Serve would start another Ray after the server's end
             raise ResourceError(
-                "the replicas cannot be started: Ray has ended. Start the server again. "
-                "[serve-start]"
+                "the replicas cannot be started: Ray has ended. Start it again. [serve-start]"
             )
         try:
             serve.start(proxy_location="Disabled", logging_config=_LOGGING)
             _delete_abandoned()
         except (RayError, RuntimeError, TimeoutError) as error:
             raise ResourceError(
-                f"Ray Serve cannot be started: {error}. See the logs in Ray's dashboard, or start "
-                "Ray again. [serve-start]"
+                f"Ray Serve cannot be started: {error}. See its logs, or start Ray again. "
+                "[serve-start]"
             ) from error
         _check_room(options, ray.available_resources if are_beside else ray.cluster_resources)
         model = serve.deployment(
@@ -102,8 +101,7 @@ class Replicas:
         except RuntimeError as error:
             serve.delete(self._app)
             raise ResourceError(
-                f"the model cannot be served: {error}. See the log of the replica in Ray's "
-                "dashboard. [serve-start]"
+                f"the model cannot be served: {error}. See the log of the replica. [serve-start]"
             ) from error
         self._is_stopping = threading.Event()
         self._is_gone = threading.Event()
@@ -222,13 +220,12 @@ def _check_room(options: ReplicaOptions, resources: Callable[[], dict[str, float
         if each * options.num_replicas > there:
             raise ResourceError(
                 f"--replicas={options.num_replicas} is invalid: they take "
-                f"{each * options.num_replicas:g} {name}s, and the cluster has {there:g}. Set "
-                "fewer, or fewer --cpus. [serve-no-room]"
+                f"{each * options.num_replicas:g} of {there:g} {name}s. Set fewer, or fewer "
+                "--cpus. [serve-no-room]"
             )
 
 
 def _no_replica(cause: Exception) -> ResourceError:
     return ResourceError(
-        f"no replica of the model answers: {cause}. See the log of the replica in Ray's dashboard. "
-        "[serve-no-replica]"
+        f"no replica of the model answers: {cause}. See the log of the replica. [serve-no-replica]"
     )

@@ -108,9 +108,8 @@ class StoredSplit:
                 (row,) = parquet.read_row_group(number, use_threads=False).to_pylist()
         except FileNotFoundError as error:
             raise DataError(
-                f"data.samples={redact(self.samples.uri)!r} is invalid: {name} is not there. Set a "
-                "folder that all nodes see, or run the same raygnn presample again, which writes "
-                "missing files. [samples-file-missing]"
+                f"data.samples={redact(self.samples.uri)!r} is invalid: {name} is not there. Run "
+                "the same raygnn presample, or share the folder. [samples-file-missing]"
             ) from error
         except (pa.ArrowException, OSError) as error:
             if isinstance(error, OSError) and not is_of_content(error):
@@ -128,8 +127,8 @@ class StoredSplit:
     def _damaged(self, name: str, error: Exception) -> DataError:
         return DataError(
             f"data.samples={redact(self.samples.uri)!r} is invalid: {name} is damaged: "
-            f"{' '.join(str(error).split())}. Remove the file and run the same raygnn presample "
-            "again, which writes it again. [samples-damaged]"
+            f"{' '.join(str(error).split())}. Remove it, and run the same raygnn presample. "
+            "[samples-damaged]"
         )
 
 

@@ -442,8 +442,7 @@ def _checked_affine(
     if width != len(scale.mean):
         raise DataError(
             f"feature {column!r} of {type_name(type_)!r} is invalid: its rows have {width} "
-            f"elements, and the model was trained with {len(scale.mean)}. Write the feature as it "
-            "was in training. [model-feature-width]"
+            f"elements, and in training {len(scale.mean)}. Write it as there. [model-feature-width]"
         )
     return scale.affine() if info.quantization is None else scale.affine_of_codes(info.quantization)
 

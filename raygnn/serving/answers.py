@@ -222,8 +222,7 @@ def check_can_follow(spec: ModelSpec, *, precomputed: bool) -> None:
         )
     if spec.output.predicted_edges is not None:
         raise ConfigError(
-            "--follow is invalid: the model predicts edges of the graph, and takes no new rows. "
-            "Leave it out. [serve-follow-edges]"
+            "--follow is invalid: the model predicts edges. Leave it out. [serve-follow-edges]"
         )
 
 
@@ -309,8 +308,7 @@ def _rows(
             return _with_plain_dates(graph.explain(options=options, **seeds).records)
         if isinstance(items[0], tuple) and graph.saved.spec.output.predicted_edges is None:
             raise ConfigError(
-                f"pairs is invalid: the model predicts nodes, and {items[0]} is a pair. Send ids. "
-                "[serve-pairs]"
+                f"{items[0]} is a pair, and the model predicts nodes. Send ids. [serve-pairs]"
             )
         table = graph.predict(nodes, what=first.what, rows=rows)
     elif isinstance(first, Embed):

@@ -73,8 +73,7 @@ class EventIntake:
             self._waiting.put_nowait((entry, future))
         except queue.Full:
             raise ResourceError(
-                "the server is overloaded: too many events wait. Send them again later. "
-                "[serve-overloaded]"
+                "the server is overloaded. Send the events again later. [serve-overloaded]"
             ) from None
         return future
 

@@ -138,8 +138,7 @@ def check_part(folder: Folder, fingerprint: str, part: int) -> PartRecord:
     if (record.partition, record.part) != (fingerprint, part):
         raise DataError(
             f"part {part} in {_shown(folder)} is part {record.part} of {record.partition}, not of "
-            f"{fingerprint}. Put back the part that belongs to partition.json, or partition again. "
-            "[partition-part-foreign]"
+            f"{fingerprint}. Put back the right part, or partition again. [partition-part-foreign]"
         )
     if damage := find_damage(folder, record.file_sizes, record.checksums):
         raise PART_SEAL.damage(folder, damage)
@@ -182,7 +181,7 @@ def _missing(uri: str, name: str, what: str) -> DataError:
         )
     reason = f"{shown} has no {name}" if exists(uri) else f"there is no {shown}"
     return DataError(
-        f"{what} is missing: {reason}. Name a folder that raygnn.partition has finished. "
+        f"{what} is missing: {reason}. Name a finished folder of raygnn.partition. "
         "[partition-missing]"
     )
 

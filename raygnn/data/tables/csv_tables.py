@@ -143,8 +143,8 @@ def read_batches(
             raise
         raise DataError(
             f"{redact(name)} cannot be read as {_format(uri)}: {_cause(error)}. Write "
-            f"{'one header line, ' * form.header}as many fields in each row, and ids as in the "
-            "node table. [table-csv-unreadable]"
+            f"{'one header line, ' * form.header}equally many fields in each row. "
+            "[table-csv-unreadable]"
         ) from error
 
 

@@ -138,8 +138,7 @@ def _check_numbers(paths: Sequence[str], place: str) -> None:
         if num_files < total:
             raise DataError(
                 f"{place} is invalid: {num_files} of {total} files "
-                f"{redact(before)}*{_NUMBER}{after} are there. Write the others again. "
-                "[data-shards-missing]"
+                f"{redact(before)}*{_NUMBER}{after} exist. Write the others. [data-shards-missing]"
             )
 
 
@@ -157,7 +156,7 @@ def match_files(
         check_below(located, roots, place)
         if any(len(_STARS.findall(part)) > _MAX_STARS for part in pattern.split("/")):
             raise DataError(
-                f"{place} is invalid: a name has more than {_MAX_STARS} wildcards. Use fewer. "
+                f"{place} has more than {_MAX_STARS} wildcards in one name. Use fewer. "
                 "[data-pattern]"
             )
     fs, path = open_fs(located)

@@ -267,8 +267,7 @@ def check_folder(out_uri: str, overwrite: bool = False) -> None:
     if foreign:
         raise DataError(
             f"out={redact(out_uri)!r} is invalid: {'/, '.join(_FOLDERS)}/ hold {len(foreign)} "
-            f"files that raygnn did not write, such as {foreign[0]}. Name another folder. "
-            "[output-foreign-files]"
+            f"files of others, such as {foreign[0]}. Name another folder. [output-foreign-files]"
         )
 
 

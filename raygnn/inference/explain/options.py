@@ -25,6 +25,5 @@ class ExplainOptions:
         for name in ("num_edges", "num_columns"):
             if getattr(self, name) < 1:
                 raise ConfigError(
-                    f"{name}={getattr(self, name)} is invalid: below 1. Set 1 or more. "
-                    "[explain-number]"
+                    f"{name}={getattr(self, name)} is invalid. Set 1 or more. [explain-number]"
                 )

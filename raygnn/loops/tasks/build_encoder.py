@@ -124,9 +124,8 @@ def build_encoder(
         if encoder.embedded_types != spec.embedded_types:
             raise ConfigError(
                 f"model.type={config.model.type!r} is invalid: it learns rows of the node types "
-                f"{sorted(encoder.embedded_types)}, and features say "
-                f"{sorted(spec.embedded_types)}. Set reads_node_features = False in its class if "
-                "it reads none. [model-rows-unsaid]"
+                f"{sorted(encoder.embedded_types)}, not {sorted(spec.embedded_types)}. Set "
+                "reads_node_features = False in its class. [model-rows-unsaid]"
             )
         for name in spec.embedded_types:
             categories.pop(name, None)
@@ -221,8 +220,7 @@ def _interactions(
     if not read:
         raise ConfigError(
             "model.interaction is invalid: it crosses features, and "
-            f"model.type={config.model.type!r} reads none of this graph. Remove it, or name "
-            "features in graph.yaml and choose a model that reads them. "
+            f"model.type={config.model.type!r} reads none here. Remove it. "
             "[model-interaction-features]"
         )
     is_parallel = pairs.structure == "parallel"

@@ -134,8 +134,7 @@ def bind_term(
         )
     if term.on is not None and "prediction" not in bound.needs:
         raise ConfigError(
-            f"losses.on={term.on!r} is invalid: {term.type} reads none. Leave it out. "
-            "[loss-on-unused]"
+            f"losses.on={term.on!r} is invalid: {term.type} reads none. Remove it. [loss-on-unused]"
         )
     return bound
 
@@ -151,8 +150,7 @@ def select_output(outputs: Any, on: str | None) -> Tensor:
     if on in outputs:
         return outputs[on]
     raise ConfigError(
-        f"losses.on={on!r} is invalid: the model gives {sorted(outputs)}. Set one. "
-        "[loss-on-unknown]"
+        f"losses.on={on!r} is invalid: there are {sorted(outputs)}. Set one. [loss-on-unknown]"
     )
 
 
@@ -201,9 +199,8 @@ def _check_reduction(loss: nn.Module) -> None:
     # Classes are counted from 0: torch's own choice, -100, leaves out none.
     if (ignored := getattr(loss, "ignore_index", -100)) >= 0:
         raise ConfigError(
-            f"losses.args.ignore_index={ignored} is invalid: a mean without one class cannot be "
-            "computed exactly from the means of batches. Set cross_entropy with class_weights, 0 "
-            "for that class. [loss-reduction]"
+            f"losses.args.ignore_index={ignored} is invalid: batches cannot be summed without a "
+            "class. Set cross_entropy with class_weights. [loss-reduction]"
         )
 
 

@@ -262,8 +262,8 @@ class Checkpointer(Callback):
             best = self._store.pointer("best")
             if best is None:
                 raise CheckpointError(
-                    f"checkpoint.resume='best' is invalid: {self._store.uri} has no best "
-                    "checkpoint. Set it to auto. [resume-no-best]"
+                    f"checkpoint.resume='best': {self._store.uri} has none. Set it to auto. "
+                    "[resume-no-best]"
                 )
             return _verified(self._store.uri, best, resume)
         store, newest, is_run = find_checkpoint(resume)
@@ -313,6 +313,6 @@ def _check_model(engine: Engine, weights: dict[str, Any], uri: str) -> None:
     if problems:
         raise CheckpointError(
             f"checkpoint.resume={uri!r} is invalid: it belongs to another model: "
-            f"{'; '.join(problems[:3])}. Set the model as it was, or checkpoint.init_from to load "
-            "the weights that fit. [resume-other-model]"
+            f"{'; '.join(problems[:3])}. Set checkpoint.init_from to load what fits. "
+            "[resume-other-model]"
         )

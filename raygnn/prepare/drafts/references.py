@@ -113,8 +113,8 @@ def parse_overrides(refs: Sequence[str], tables: Sequence[Table]) -> Overrides:
             raise ConfigError(
                 f"--ref={text!r} is invalid: "
                 f"{f'there is no column {unknown[0]!r}' if unknown else 'it names no column'}. Set "
-                "TABLE.COLUMN=TABLE.COLUMN, or TABLE.COLUMN=none, with tables among "
-                f"{sorted({name for name, _ in columns})}. [prepare-ref]"
+                f"TABLE.COLUMN=TABLE.COLUMN or =none, of {sorted({name for name, _ in columns})}. "
+                "[prepare-ref]"
             )
         pairs = [(table, columns[table, column]) for _, table, column in ends]
         found[pairs[0]] = pairs[1] if len(pairs) > 1 else None
@@ -301,8 +301,7 @@ def _find_reference(
             if rate == 0 and column.ids.type != key.ids.type:
                 raise ConfigError(
                     f"--ref={table.name}.{column.name} is invalid: "
-                    f"{_type_difference(column, key)}. Remove rows that are not data, or write "
-                    "both columns alike. [prepare-ref]"
+                    f"{_type_difference(column, key)}. Write both columns alike. [prepare-ref]"
                 )
             table.references[column.name] = Reference(
                 column.name, other.name, rate, num_unknown, why

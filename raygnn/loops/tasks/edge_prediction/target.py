@@ -175,8 +175,8 @@ class EdgeTarget(LabelTarget):
             inputs = _find_inputs(bundle, edge_type, values, arguments.inputs)
         elif arguments.inputs:
             raise ConfigError(
-                f"task.args.inputs={arguments.inputs!r} is invalid: label edges have no features. "
-                "Leave it out. [task-edge-inputs]"
+                f"task.args.inputs={arguments.inputs!r} is invalid for label edges. Leave it out. "
+                "[task-edge-inputs]"
             )
         is_number = shape_of_label["problem"] == "regression" and shape_of_label["num_outputs"] == 1
         if arguments.factorize and not is_number:
@@ -294,8 +294,7 @@ def _find_edges(bundle: Bundle, arguments: EdgeTargetArguments) -> tuple[EdgeTyp
         kind = "label edges have" if arguments.label_edges else "edges have"
         raise DataError(
             f"task.type='edge_prediction' is invalid: no {kind} labels in this graph. Name a label "
-            "column under `labels` of an edge type or of label_edges in graph.yaml. "
-            "[task-no-labels]"
+            "column of an edge type or of label_edges. [task-no-labels]"
         )
     names = [edge_type_name(edges[0]) for edges in labelled]
     shown = ", ".join(dict.fromkeys(names))
@@ -307,7 +306,7 @@ def _find_edges(bundle: Bundle, arguments: EdgeTargetArguments) -> tuple[EdgeTyp
         )
     if named is None and len({edge_type for edge_type, _ in chosen}) > 1:
         raise ConfigError(
-            f"task.args.edge_type=None is invalid: several have labels. Set one of: {shown}. "
+            f"task.args.edge_type=None: several have labels. Set one of: {shown}. "
             "[task-edge-type-missing]"
         )
     return chosen[0]

@@ -487,15 +487,13 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         has_hard = self.target.splits["train"].hard_negatives is not None
         if not (self.arguments.num_random_negatives or self.objective.in_batch or has_hard):
             raise ConfigError(
-                "task.args.num_random_negatives=0 is invalid: no loss has candidates to compare "
-                "links with. Set 1 or more, or losses.type to retrieval, which compares with other "
-                "links. [task-no-negatives]"
+                "task.args.num_random_negatives=0 is invalid: no loss has candidates. Set 1 or "
+                "more, or losses.type to retrieval. [task-no-negatives]"
             )
         if self.arguments.competes_with_all and self.objective.in_batch:
             raise ConfigError(
-                "task.args.num_random_negatives='all' is invalid: a retrieval loss adds the "
-                "targets of a batch's other links, which are among all nodes. Set losses.type to "
-                "softmax, or a number. [task-all-negatives]"
+                "task.args.num_random_negatives='all' is invalid: a retrieval loss adds targets "
+                "that are among all nodes. Set losses.type to softmax. [task-all-negatives]"
             )
         if self.arguments.logq_correction and not self.objective.reads_log_q:
             raise ConfigError(

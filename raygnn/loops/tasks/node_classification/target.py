@@ -202,9 +202,8 @@ class NodeTarget(LabelTarget):
             target.end_of_graph(config, split)
         if arguments.past_labels and not is_known:
             raise ConfigError(
-                "task.args.past_labels=True is invalid: labels of earlier rows are known once "
-                f"their window is over, and {seeds.place} has no time, no window, or is learned "
-                "without sampling.temporal. Declare both in graph.yaml, or set it to false. "
+                f"task.args.past_labels=True is invalid: {seeds.place} has no time, no window, or "
+                "is learned without sampling.temporal. Declare both, or set it to false. "
                 "[task-past-labels]"
             )
         window_as_time(seeds.window, seeds.time_unit, f"{seeds.place}.window")
@@ -335,8 +334,7 @@ def find_seeds(bundle: Bundle, arguments: NodeTargetArguments) -> SeedRows:
     if len(labelled) > 1:
         raise ConfigError(
             "task.args.table=None is invalid: the graph has several training tables. Set one of: "
-            f"{', '.join(str(rows.name) for rows in labelled)}; or set target for labels of nodes. "
-            "[task-table-missing]"
+            f"{', '.join(str(rows.name) for rows in labelled)}; or set target. [task-table-missing]"
         )
     return labelled[0]
 
@@ -412,8 +410,7 @@ def find_table(bundle: Bundle, table: str) -> SeedRows:
     if table not in tables:
         known = f"Set one of: {', '.join(tables)}" if tables else "Declare it in graph.yaml"
         raise ConfigError(
-            f"task.args.table={table!r} is invalid: the graph has no such training table. {known}. "
-            "[task-table-unknown]"
+            f"task.args.table={table!r} is invalid: no such table. {known}. [task-table-unknown]"
         )
     return tables[table]
 
@@ -421,13 +418,12 @@ def find_table(bundle: Bundle, table: str) -> SeedRows:
 def _check_sampling(seeds: SeedRows, config: Config) -> None:
     if config.sampling.is_full:
         raise ConfigError(
-            "sampling.type='full' is invalid: rows of a training table need sampled neighborhoods. "
-            "Remove it. [task-table-full]"
+            "sampling.type='full': rows of a training table are sampled. Remove it. "
+            "[task-table-full]"
         )
     if config.sampling.temporal is not None and seeds.time is None:
         raise DataError(
-            f"sampling.temporal is invalid: {seeds.place} has no time column. Declare "
-            f"{seeds.place}.time in graph.yaml, or set sampling.temporal to null. "
+            f"sampling.temporal is invalid: {seeds.place} has no time column. Set it to null. "
             "[task-table-no-times]"
         )
 
