@@ -183,7 +183,8 @@ def reading_input(uri: str | os.PathLike[str]) -> Iterator[None]:
             raise
         cause, location = " ".join(redact(str(error)).split()), redact(os.fspath(uri))
         raise DataError(
-            f"uri={location!r} cannot be read ({cause}). Check its rights. [data-unreadable]"
+            f"uri={location!r} is invalid: it cannot be read ({cause}). Check that this user "
+            "may read it. [data-unreadable]"
         ) from error
 
 

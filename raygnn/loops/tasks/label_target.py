@@ -340,7 +340,7 @@ def choose_label(available: Collection[str], configured: str | None, of: str) ->
         return next(iter(available))
     if configured is None or configured not in available:
         raise ConfigError(
-            f"task.args.label={configured!r} is invalid. Set one of: {', '.join(available)}. "
+            f"task.args.label={configured!r} is invalid. {of} has: {', '.join(available)}. "
             "[labels-unknown]"
         )
     return configured
