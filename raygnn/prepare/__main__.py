@@ -29,17 +29,17 @@ from raygnn.data.tables.pyg import load_pyg, tables_from_pyg
 from raygnn.data.tables.source import is_database
 from raygnn.errors import ConfigError, DataError, RaygnnError
 from raygnn.json_output import with_json
-from raygnn.prepare.column_labels import write_column_labels
 from raygnn.prepare.draft import repair_tables, write_draft
 from raygnn.prepare.drafts.roles import GUESS
 from raygnn.prepare.label_query import LabelQuery, links_have_no_weights, parse_questions
-from raygnn.prepare.labels import LabelTimes, query_tables, write_labels
+from raygnn.prepare.labels import LabelTimes, query_tables
 from raygnn.prepare.npz import npz_tables
 from raygnn.prepare.pql import translate
 from raygnn.prepare.question import parse_duration
 from raygnn.prepare.relbench import write_relbench
 from raygnn.prepare.synthetic import GENERATORS, synthetic_tables
 from raygnn.prepare.train_config import CONFIG_NAME, drops_rows, write_config
+from raygnn.prepare.write_labels import write_labels
 from raygnn.runtime.sources import with_snapshots
 
 _EXAMPLES = """
@@ -152,10 +152,7 @@ def _write_labels(args: argparse.Namespace) -> None:
     print(query.sql.strip().replace("{window}", query.window), flush=True)
     on_error = args.on_error or ("drop" if drops_rows(args.graph) else "fail")
     more = (args.name, on_error == "drop", args.overwrite, args.allow_outside)
-    if times is None:
-        labels = write_column_labels(args.graph, query, *more)
-    else:
-        labels = write_labels(args.graph, query, times, *more)
+    labels = write_labels(args.graph, query, times, *more)
     print(f"wrote {labels.kind} {args.name} into {redact(args.graph)}")
     asked = args.predict if query.joined else []
     for i, question in enumerate(asked):

@@ -9,55 +9,28 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raygnn.data.filesystem import read_text
-from raygnn.data.manifest import Manifest, manifest_uri
+from raygnn.data.manifest import Manifest
 from raygnn.errors import DataError
 from raygnn.prepare.drafts.columns import FEW_CLASSES
 from raygnn.prepare.label_query import LabelQuery
-from raygnn.prepare.labels import (
-    Labels,
-    LabelTables,
-    RowColumns,
-    check_weights,
-    declare_labels,
-    load_for_labels,
-    write_labels_config,
-    write_manifest,
-)
+from raygnn.prepare.labels import LabelRows, LabelTables, RowColumns, check_weights
 
-_SPLITS = {"type": "hash", "fractions": [0.8, 0.1, 0.1]}
 _LABEL = "label"
 
 
-def write_column_labels(
-    graph: str,
-    query: LabelQuery,
-    name: str,
-    drops: bool = False,
-    overwrite: bool = False,
-    allow_outside: Sequence[str] = (),
-) -> Labels:
-    """Writes a training table without times, and takes the column out of the features.
-
-    Args:
-        graph: folder of the graph; a local path or any fsspec URI.
-        query: with `answers`.
-        name, drops, overwrite, allow_outside: as for `write_labels`.
-    Raises:
-        ConfigError: the name is taken.
-        DataError: the query fails, or all entities have the same value or none.
+def column_rows(tables: LabelTables, manifest: Manifest, query: LabelQuery) -> LabelRows:
+    """Rows of (entity, label) of the entities that have one, and the graph without the features
+    that contain it. Raises a DataError if all have the same value or none.
     """
-    manifest = load_for_labels(graph, name, overwrite)
     assert query.node_type is not None
     key = manifest.node_types[query.node_type].id
     columns = RowColumns(None, key, query.node_type, (_LABEL,), weight=query.weight)
     features = _without(manifest, query.answers)
-    with LabelTables(graph, query, drops, allow_outside) as tables:
-        tables.run([])
-        num_unknown = tables.drop_unknown(columns, "asked")
-        warnings = tables.leaks(columns, features)
-        rows = tables.every_row(columns)
-        num_entities = tables.count_rows(query.node_type)
+    tables.run([])
+    num_unknown = tables.drop_unknown(columns, "asked")
+    warnings = tables.leaks(columns, features)
+    rows = tables.every_row(columns)
+    num_entities = tables.count_rows(query.node_type)
     check_weights(rows, columns.weight)
     values, lines = rows.column(_LABEL), list[str]()
     num_values = len(pc.unique(values))
@@ -75,15 +48,18 @@ def write_column_labels(
     if num_unknown:
         lines.append(f"{num_unknown:,} rows of unknown {query.node_type} are left out")
     if features != manifest:
-        uri, text = manifest_uri(graph), read_text(manifest_uri(graph))
-        for node_type, column in query.answers:
-            text = _without_lines(text, node_type, column)
-            lines.append(f"{node_type}.{column} is no feature any more; draft again to restore it")
-        write_manifest(uri, text, features)
-    declare_labels(graph, features, name, columns, rows)
-    how: dict[str, Any] = {"splits": _SPLITS, "drops": drops, "overwrite": overwrite}
-    config, more = write_labels_config(graph, features, name, columns, allow_outside, **how)
-    return Labels("training table", (*lines, *more), warnings, config)
+        lines += [
+            f"{node_type}.{column} is no feature any more; draft again to restore it"
+            for node_type, column in query.answers
+        ]
+    return LabelRows(columns, rows, features, lines, warnings)
+
+
+def without_features(text: str, answers: Sequence[tuple[str, str]]) -> str:
+    """A graph.yaml in the style of drafts without these columns of node types."""
+    for node_type, column in answers:
+        text = _without_lines(text, node_type, column)
+    return text
 
 
 def _without(manifest: Manifest, answers: Sequence[tuple[str, str]]) -> Manifest:
@@ -104,7 +80,6 @@ def _without(manifest: Manifest, answers: Sequence[tuple[str, str]]) -> Manifest
 
 
 def _without_lines(text: str, node_type: str, column: str) -> str:
-    """A graph.yaml in the style of drafts without a feature, which has a line of its own."""
     quoted = rf"[\"']?{re.escape(column)}[\"']?"
     line = rf"^ +- (\{{column: {quoted}[,}}].*|{quoted})[ \t]*(#.*)?\n"
     empty = r"^ +features:[ \t]*\n +\S+:[ \t]*\n(?! +- )"

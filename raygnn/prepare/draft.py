@@ -48,8 +48,8 @@ from raygnn.prepare.drafts.roles import (
     show_columns,
     write_gapless_edges,
 )
-from raygnn.prepare.labels import with_labels, written_labels
 from raygnn.prepare.train_config import fanouts_to_all, reverse_edges_of, write_config
+from raygnn.prepare.write_labels import with_labels, written_labels
 from raygnn.runtime.sources import places_outside
 
 _ABOUT = """\
