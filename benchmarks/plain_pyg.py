@@ -59,9 +59,7 @@ class FullGraph:
             adjacency=_csr(csc.indptr, csc.indices, None, len(labels)),
             y=torch.from_numpy(labels).long(),
             num_classes=int(labels.max()) + 1,
-            splits={
-                name: torch.from_numpy(getattr(splits, name)) for name in ("train", "val", "test")
-            },
+            splits={name: torch.from_numpy(splits[name]) for name in ("train", "val", "test")},
         )
 
 

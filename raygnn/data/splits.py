@@ -119,6 +119,10 @@ class Splits:
     val: np.ndarray
     test: np.ndarray
 
+    def __getitem__(self, split: str) -> np.ndarray:
+        rows: np.ndarray = getattr(self, split)
+        return rows
+
 
 def make_splits(
     bundle: Bundle,

@@ -118,7 +118,7 @@ def find_rows(spec: ModelSpec, config: Config, bundle: Bundle, request: RowReque
             f"that the model was trained on ({output.table}). Set one of them. [infer-rows-split]"
         )
     target = NodeTarget.of(bundle, config, NodeTargetArguments.of(config.task.args), output)
-    chosen = table.take(getattr(target.splits, split))
+    chosen = table.take(target.splits[split])
     return RowPlan(chosen, as_of=target.end_of_graph(config, split))
 
 

@@ -190,7 +190,7 @@ class LabelTask(EncoderTask[BatchT]):
         if loader is None or not len(target.splits.train):
             return None
         last = None if num_batches is None else num_batches * loader.batch_size
-        asked = getattr(target.splits, split)[:last]
+        asked = target.splits[split][:last]
         return self.judged_baselines(asked, metrics, self.guesses(split, asked))
 
     def judged_baselines(
@@ -212,7 +212,7 @@ class LabelTask(EncoderTask[BatchT]):
 
     def precision(self, split: str) -> Baselines | None:
         output = self.output
-        labels = self.target.labels[getattr(self.target.splits, split)]
+        labels = self.target.labels[self.target.splits[split]]
         return precision_of(output.problem, output.num_outputs, labels, output.positive_class)
 
     def split_rows(self, split: str, num_batches: int | None) -> SplitRows | None:
@@ -220,7 +220,7 @@ class LabelTask(EncoderTask[BatchT]):
         if loader is None:
             return None
         last = None if num_batches is None else num_batches * loader.batch_size
-        positions = thinned(np.asarray(getattr(self.target.splits, split))[:last])
+        positions = thinned(np.asarray(self.target.splits[split])[:last])
         labels, names = self.target.labels[positions], self.output.class_names
         if names is not None and labels.ndim == 1:  # codes may differ between graphs
             labels = (hash_ids(pa.array(names), 0) >> 12)[labels]
@@ -298,7 +298,7 @@ class LabelTask(EncoderTask[BatchT]):
             yield from super().evaluate(split, num_batches)
             return
         every, self._every = self._every, {}
-        env, loader, seeds = self.env, self.loader(split), getattr(self.target.splits, split)
+        env, loader, seeds = self.env, self.loader(split), self.target.splits[split]
         size, columns = loader.batch_size, self.target.batch_columns
         for index in range(env.rank, num_batches, env.world_size):
             rows = np.asarray(seeds[index * size : (index + 1) * size])

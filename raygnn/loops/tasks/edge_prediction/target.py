@@ -260,7 +260,7 @@ class EdgeTarget(LabelTarget):
         times = self.edges.times
         if times is None:
             return False
-        spans = [times[rows] for name in SPLIT_NAMES if len(rows := getattr(self.splits, name))]
+        spans = [times[rows] for name in SPLIT_NAMES if len(rows := self.splits[name])]
         return len(spans) > 1 and all(a.max() <= b.min() for a, b in pairwise(spans))
 
     def summary(self, bundle: Bundle) -> Iterator[str]:

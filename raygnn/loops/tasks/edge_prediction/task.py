@@ -222,7 +222,7 @@ class EdgePrediction(BlendedTask[EdgeBatch]):
 
     def build_loader(self, split: str) -> EdgeLoader | None:
         target, output = self.target, self.output
-        seeds = getattr(target.splits, split)
+        seeds = target.splits[split]
         if not len(seeds):
             return None
         labels = target.batch_columns

@@ -276,7 +276,7 @@ class NodeTarget(LabelTarget):
         for split in SPLIT_NAMES:
             end = self.end_of_graph(config, split)
             if end is not None and self.seeds.time is not None:
-                rows = thinned(getattr(self.splits, split))
+                rows = thinned(self.splits[split])
                 found.append((self.seeds.time[rows] - end).clip(min=0))
         return np.concatenate(found[1:] or found)
 
@@ -308,7 +308,7 @@ class NodeTarget(LabelTarget):
         times = self.seeds.time
         assert times is not None
         for name in SPLIT_NAMES:
-            rows = getattr(self.splits, name)
+            rows = self.splits[name]
             if len(rows):
                 ends = (AsOf("time", end, self.seeds.time_unit) for end in extremes(times, rows))
                 yield f"{name} {' to '.join(map(str, ends))}"

@@ -163,7 +163,7 @@ class NodeClassification(BlendedTask[NodeBatch]):
         return [*warnings, *audit(self.env.bundle, self.config, self.target), *silent]
 
     def build_loader(self, split: str) -> NeighborLoader | WholeGraphLoader | None:
-        rows, positions = self.target.seeds, getattr(self.target.splits, split)
+        rows, positions = self.target.seeds, self.target.splits[split]
         if rows.name is None:
             columns = {self.output.label: "y"}
             return self.neighbor_loader(split, positions, rows.node_type, columns)

@@ -139,7 +139,7 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
     def build_loader(self, split: str) -> NeighborLoader | WholeGraphLoader | None:
         node_type = self.embedding.node_type
         every = np.arange(self.env.bundle.num_nodes(node_type))
-        seeds = every if split == "train" else getattr(self.target.splits, split)
+        seeds = every if split == "train" else self.target.splits[split]
         if self.config.sampling.is_full or not len(seeds):
             return self.neighbor_loader(split, seeds, node_type)
         loaded, options = self.env.loaded, self.loader_options(split)
@@ -176,7 +176,7 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         if self.embedding.probe is None or self.loader(split) is None:
             return
         splits, most = self.target.splits, _MAX_IN_TRAINING if split == "val" else _MAX_AT_END
-        train, judged = splits.train, getattr(splits, split)
+        train, judged = splits.train, splits[split]
         if len(train) > most:
             chosen = seed_order(len(train), self.config.seed, 0, 0, most)
             train = np.sort(train[chosen])
