@@ -24,18 +24,14 @@ Check = Callable[[Sections], Iterable[Problem]]
 
 
 def _batch_triple(config: Sections) -> Iterable[Problem]:
-    if config.sampling.is_full:
-        yield from _full_batches(config)
+    if not config.sampling.is_full:
+        yield from broken_batch_rules(
+            config.loader.batch_size,
+            config.training.accumulate_grad_batches,
+            config.scaling.world_size,
+            config.training.global_batch_size,
+        )
         return
-    yield from broken_batch_rules(
-        config.loader.batch_size,
-        config.training.accumulate_grad_batches,
-        config.scaling.world_size,
-        config.training.global_batch_size,
-    )
-
-
-def _full_batches(config: Sections) -> Iterable[Problem]:
     sizes = ("global_batch_size", "accumulate_grad_batches")
     for key in (*sizes, "num_val_batches", "num_test_batches"):
         if getattr(config.training, key) not in (None, 1):
@@ -89,8 +85,7 @@ def _tasks_fit(config: Sections) -> Iterable[Problem]:
             yield Problem(("tasks",), rule, remedy, id="tasks-none")
         return
     if not sum(entry.weight for entry in config.tasks.values()):
-        rule = "the weights of all tasks are 0, so nothing is trained"
-        yield Problem(("tasks",), rule, "Set one above 0", id="tasks-no-weight")
+        yield Problem(("tasks",), "all weights are 0", "Set one above 0", id="tasks-no-weight")
     for key in ("losses", "metrics"):
         if getattr(config, key):
             remedy = f"Move it to tasks.{next(iter(config.tasks))}.{key}"
@@ -221,14 +216,10 @@ RULES = (
          "it splits the links of each anchor, in link prediction on a graph in one part",
          "Remove it"),
 )
-# fmt: on
 _CHECKS: tuple[Check, ...] = (
-    _batch_triple,
-    _layers_equal_hops,
-    _plateau_has_monitor,
-    _tasks_fit,
-    _space_exists,
+    _batch_triple, _layers_equal_hops, _plateau_has_monitor, _tasks_fit, _space_exists,
 )
+# fmt: on
 
 
 class _Reads:

@@ -52,8 +52,7 @@ class HashSplit(Section):
             rule, remedy = f"the sum is {total:g}, not 1", "Set shares as [0.8, 0.1, 0.1]"
             yield Problem(("fractions",), rule, remedy, id="split-fractions")
         elif self.fractions[0] == 0:
-            rule = "no node is left to train on"
-            yield Problem(("fractions",), rule, "Set a first share above 0", id="split-no-training")
+            yield Problem(("fractions",), "the first is 0", "Set it above", id="split-no-training")
 
 
 class PerClassSplit(Section):

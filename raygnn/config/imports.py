@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from raygnn.errors import RuleError, choose_from
+from raygnn.errors import RuleError, did_you_mean
 
 #: Packages whose classes a config may name without being allowed to.
 LIBRARY_ROOTS = ("torch", "torch_geometric", "torchmetrics", "raygnn")
@@ -167,10 +167,6 @@ def _import_module_by_name(name: str, root: str) -> types.ModuleType:
 
 def _no_such_name(parent: Any, name: str) -> RuleError:
     where = getattr(parent, "__name__", str(parent))
-    names = sorted(n for n, value in vars(parent).items() if isinstance(value, type))
-    public = [n for n in names if not n.startswith("_")]
-    shown = public if len(public) <= 40 else []
-    remedy = choose_from(name, shown, f"Classes of {where}") if shown else f"Look into {where}"
-    if not shown and (hint := choose_from(name, public).partition("Set one of")[0]):
-        remedy = hint.rstrip("? ")
+    public = sorted(n for n, v in vars(parent).items() if isinstance(v, type) and n[0] != "_")
+    remedy = f"{did_you_mean(name, public)}Look into {where}"
     return RuleError(f"{where} has no {name}", remedy, id="component-missing")

@@ -207,11 +207,10 @@ class Sampling(Section):
         return num_hops(self.fanouts)
 
     def broken_rules(self) -> Iterable[Problem]:
-        if isinstance(self.fanouts, dict):
-            lengths = {len(fanouts) for fanouts in self.fanouts.values()}
-            if len(lengths) > 1:
-                rule = f"edge types differ in their number of hops: {sorted(lengths)}"
-                yield Problem(("fanouts",), rule, "Set lists of one length", id="sampling-hops")
+        lengths = {len(fanouts) for fanouts in fanouts_by_type(self.fanouts).values()}
+        if len(lengths) > 1:
+            rule = f"edge types differ in their number of hops: {sorted(lengths)}"
+            yield Problem(("fanouts",), rule, "Set lists of one length", id="sampling-hops")
 
 
 class _ThreadsOfSplit(Section):

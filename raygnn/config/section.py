@@ -268,5 +268,6 @@ class Period(Section):
 
     def broken_rules(self) -> Iterable[Problem]:
         if (self.steps, self.batches, self.epochs, self.samples) == (None,) * 4:
-            rule = "a period needs a unit"
-            yield Problem((), rule, "Set it as in {epochs: 1} or {steps: 20}", id="config-period")
+            yield Problem(
+                (), "a period needs a unit", "Set such as {epochs: 1}", id="config-period"
+            )

@@ -80,10 +80,6 @@ def _is_yaml(text: str) -> bool:
 
 
 def _read(name: str) -> str:
-    if not name:
-        raise ConfigError(
-            "CONFIG='' is invalid: it is empty. Set the path of a YAML file. [config-unreadable]"
-        )
     shown = f"CONFIG={redact_text(name)!r} is invalid"
     try:
         if "://" not in name:
