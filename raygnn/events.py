@@ -189,7 +189,7 @@ def _line_entries(file: str) -> Iterator[Entry]:
             body = read_json(line, 1)
             if not isinstance(body, dict) or body.keys() - {"nodes", "edges", "key"}:
                 raise DataError(
-                    "the line is not an object with nodes, edges and key, as for POST /events. "
+                    "it is not an object of nodes, edges and key, as POST /events takes. "
                     "[events-line]"
                 )
             entry = Entry.of(body.get("nodes"), body.get("edges"), body.get("key"))

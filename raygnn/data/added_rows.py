@@ -151,7 +151,7 @@ class RowReader:
             table = self._edges.get(name)
             if table is not None and self._options.doubles(cast("EdgeTable", table.spec)):
                 raise DataError(
-                    f"new rows of {name!r} are invalid: its edges count both ways. "
+                    f"new rows of {name!r} would count both ways. Declare two edge types. "
                     "[events-undirected]"
                 )
 
@@ -400,8 +400,8 @@ def _check_types(what: str, names: Iterable[str], known: Sequence[str]) -> None:
     for name in names:
         if name not in known:
             raise DataError(
-                f"new.{what}.{name} is invalid: unknown type. {choose_from(name, known)}. "
-                "[rows-type-unknown]"
+                f"new.{what}.{name} is invalid: the graph has no such type. "
+                f"{choose_from(name, known)}. [rows-type-unknown]"
             )
 
 
@@ -438,7 +438,7 @@ def _files_by_type(
     unknown = [str(type_) for type_ in files if type_ not in base.tables]
     if unknown:
         raise DataError(
-            f"--new-nodes is invalid: no type {', '.join(unknown)}. Leave it out. "
+            f"--new-nodes: no type {', '.join(unknown)} in the graph. Remove it. "
             "[append-type-unknown]"
         )
     return files
@@ -542,8 +542,7 @@ def _typed_source(
         if plan.unit != info.unit:
             actual, wanted = ("dates", "plain numbers")[:: 1 if plan.unit else -1]
             raise DataError(
-                f"{rows} have {actual} as times, and the graph has {wanted}. Use these. "
-                "[rows-time-unit]"
+                f"{rows}: times are {actual}, the graph's {wanted}. Use these. [rows-time-unit]"
             )
         return plan.sources[0]
     is_scalar = expected.layout == "scalar"
@@ -558,7 +557,6 @@ def _typed_source(
         actual = f"{wrong[0]} elements" if len(wrong) else "a list"
         wanted = "one number" if is_scalar else f"{expected.width}"
         raise DataError(
-            f"{rows}: {name!r} has {actual}, and in the graph {wanted}. Give as many. "
-            "[rows-feature-width]"
+            f"{rows}: {name!r} has {actual} instead of {wanted}. Give as many. [rows-feature-width]"
         )
     return source

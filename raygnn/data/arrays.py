@@ -62,8 +62,8 @@ def create_array(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> np.nda
             os.posix_fallocate(file.fileno(), 0, size)
         except OSError as error:
             raise ResourceError(
-                f"data.cache_dir: no room for {size:,} bytes of {path}. Set a larger disk. "
-                "[data-cache-full]"
+                f"data.cache_dir: no room for {size:,} bytes of {path}: {error.strerror}. Set it "
+                "to a larger disk. [data-cache-full]"
             ) from error
     return np.asarray(array)
 
@@ -87,8 +87,8 @@ def open_array(path: Path, mode: Literal["c", "r", "r+"] = "c") -> np.ndarray:
             raise
         except Exception as error:  # NumPy's parser also raises TokenError and TypeError
             raise DataError(
-                f"{path} is damaged: {type(error).__name__}: {error}. Remove its folder. "
-                "[array-damaged]"
+                f"{path} is damaged: {type(error).__name__}: {error}. Remove its folder, to write "
+                "it again. [array-damaged]"
             ) from error
     # A `.npy` file knows bfloat16 as two bytes of nothing in particular; no other array is that.
     return array.view(ml_dtypes.bfloat16) if array.dtype == np.dtype("V2") else array

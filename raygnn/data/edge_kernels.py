@@ -277,7 +277,7 @@ def edge_weights(column: object, edge_type: EdgeType, name: str) -> np.ndarray:
     if len(bad):
         raise DataError(
             f"{where}: {len(bad)} of {len(column)} values are negative or not finite, such as "
-            f"{column[bad[:5]].tolist()} at edges {bad[:5].tolist()}. Give others. "
+            f"{column[bad[:5]].tolist()} at edges {bad[:5].tolist()}. Give numbers of at least 0. "
             "[sampling-weight-values]"
         )
     return column.astype(np.float32) if column.dtype == np.float16 else column

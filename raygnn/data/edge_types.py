@@ -36,8 +36,7 @@ def parse_edge_type(name: str) -> EdgeType:
     parts = name.split(SEPARATOR)
     if len(parts) != 3 or not all(parts):
         raise DataError(
-            f"edge type {name!r} is not of three names, as user__buys__item is. "
-            "[graph-edge-type-name]"
+            f"edge type {name!r} is not of the form user__buys__item. [graph-edge-type-name]"
         )
     source, relation, target = parts
     return source, relation, target

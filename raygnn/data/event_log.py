@@ -85,13 +85,11 @@ class Entry:
         ]
         if len(rows) > MAX_ROWS:
             raise DataError(
-                f"the events have {len(rows):,} rows at once. Append at most {MAX_ROWS:,}. "
-                "[events-size]"
+                f"{len(rows):,} events are too many. Append at most {MAX_ROWS:,}. [events-size]"
             )
         if key is not None and not (isinstance(key, str) and 0 < len(key) <= MAX_TEXT):
             raise DataError(
-                f"key={shown(key)} is invalid: it is not a text of 1 to {MAX_TEXT:,} characters. "
-                "[events-key]"
+                f"key={shown(key)} is not a text of 1 to {MAX_TEXT:,} characters. [events-key]"
             )
         return cls(tuple(rows), uuid.uuid4().hex if key is None else key)
 
@@ -260,8 +258,7 @@ def first_segment(entries: Iterable[Entry]) -> list[Entry]:
 def _checked(name: str, value: Any, kind: Any) -> Any:
     if not isinstance(value, kind) or isinstance(value, str):
         raise DataError(
-            f"the events are invalid: {name!r} is {type(value).__name__}. Give {{TYPE: [ROW]}}. "
-            "[events-shape]"
+            f"the events: {name!r} is {type(value).__name__}. Give {{TYPE: [ROW]}}. [events-shape]"
         )
     return value
 
@@ -292,8 +289,8 @@ def _plain(value: Any) -> Any:
 
 def _invalid(name: str, reason: str) -> DataError:
     return DataError(
-        f"a row of {name!r} is invalid: {reason}. Give finite numbers, texts, dates, or null. "
-        "[events-row]"
+        f"a row of {name!r} is invalid: {reason}. Give each column a finite number, a text, a "
+        "boolean, null, a date, or a list of these. [events-row]"
     )
 
 

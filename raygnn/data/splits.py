@@ -85,8 +85,8 @@ def per_class_split(
     """
     if train < 1 or val < 0:
         raise DataError(
-            f"splits.train={train!r}, splits.val={val!r} is invalid. Set such as 20, 30. "
-            "[split-per-class]"
+            f"splits.train={train!r}, splits.val={val!r} is invalid: needs a training node per "
+            "class. Set such as train: 20, val: 30. [split-per-class]"
         )
     if labels.ndim != 1:
         raise DataError(
@@ -101,7 +101,7 @@ def per_class_split(
         what = f"too few in class {', '.join(few[:5])}" if few else "no node has a label"
         raise DataError(
             f"splits.train={train!r}, splits.val={val!r} is invalid: needs {train + val} labelled "
-            f"nodes in each of {len(classes)} classes, {what}. Set fewer, or hash. "
+            f"nodes in each of {len(classes)} classes, {what}. Lower the counts, or set hash. "
             "[split-per-class-short]"
         )
     order = np.lexsort((hash_ids(ids, seed)[labelled], class_of))

@@ -164,8 +164,7 @@ def judge_model(
             rows, precision = task.split_rows(name, None), task.precision(name)
     if not metrics:
         raise DataError(
-            f"split={name!r} is invalid: it is empty in this graph. Set another. "
-            "[model-split-empty]"
+            f"split={name!r} is invalid: this graph has none. Set another. [model-split-empty]"
         )
     left_out = {"loss", *task.step_metrics}
     plain = {key.partition("/")[2]: value for key, value in metrics.items()}

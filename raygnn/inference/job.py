@@ -295,8 +295,7 @@ def relation_of(spec: ModelSpec, name: str) -> int:
     links = spec.output.links
     if not links:
         raise ConfigError(
-            f"--edge-type={name!r}: the model predicts labels. Leave it out. "
-            "[infer-edge-type-unused]"
+            f"--edge-type={name!r}: the model predicts labels. Remove it. [infer-edge-type-unused]"
         )
     names = [edge_type_name(edge_type) for edge_type in links]
     if name not in names:

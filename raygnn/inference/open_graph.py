@@ -176,8 +176,8 @@ class OpenGraph:
         ends = dict.fromkeys(self._spec.output.ends)
         if node_type is None and len(ends) > 1:
             raise ConfigError(
-                f"node_type=None is invalid: links have two. Set one of: {', '.join(ends)}. "
-                "[model-node-type-open]"
+                "node_type=None is invalid: the links of the model have two. Set one of: "
+                f"{', '.join(ends)}. [model-node-type-open]"
             )
         chosen = next(iter(ends)) if node_type is None else node_type
         return self._node_table(TableRequest.of(self._spec, "embeddings", (chosen,)), nodes)

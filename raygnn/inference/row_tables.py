@@ -203,8 +203,8 @@ def read_seed_rows(bundle: Bundle, node_type: str, request: RowRequest) -> SeedR
                 warn(note)
     if times is not None and len(times) != len(nodes):
         raise DataError(
-            f"rows have {len(nodes):,} ids and {len(times):,} times. Give each id a time. "
-            "[infer-rows-length]"
+            f"rows are invalid: there are {len(nodes):,} ids and {len(times):,} times. Give each "
+            "id a time. [infer-rows-length]"
         )
     unit = None if moment is None else moment.unit
     return SeedRows("rows", node_type, len(nodes), nodes, times, None, unit, {})

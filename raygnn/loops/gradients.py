@@ -207,8 +207,8 @@ class Accumulation:
         if sorted(output.metrics) != declared:
             raise TrainingError(
                 f"task.type={self._config.task.type!r} is invalid: training_step gave the metrics "
-                f"{sorted(output.metrics)}, its step_metrics are {declared}. Give these in each "
-                "batch. [task-step-metrics]"
+                f"{sorted(output.metrics)}, its step_metrics are {declared}. Give all of them for "
+                "every batch. [task-step-metrics]"
             )
 
 

@@ -52,9 +52,8 @@ def _check_compiler(device: torch.device) -> None:
     wanted = (chosen.split()[0],) if chosen else names
     if not any(shutil.which(name) for name in wanted):
         raise ResourceError(
-            f"training.compile=True is invalid: {' or '.join(wanted)} is missing. Install "
-            f"{wanted[0]} on every node, or name a compiler in the variable {variable}. "
-            "[training-no-compiler]"
+            f"training.compile=True is invalid: it needs {' or '.join(wanted)}. Install "
+            f"{wanted[0]} on every node, or name a compiler in {variable}. [training-no-compiler]"
         )
 
 
@@ -263,8 +262,8 @@ class Optimization:
                 raise  # a user's optimizer, perhaps; its traceback explains more
             raise ConfigError(
                 f"lr_scheduler.args={self.schedule.args!r} is invalid: {self.schedule.type} fails "
-                f"with them: {error}. Set them for the run's {self.schedule.interval}s. "
-                "[scheduler-arguments]"
+                f"with them: {error}. Set them for as many {self.schedule.interval}s as the run "
+                "has. [scheduler-arguments]"
             ) from error
 
     def step_plateau(self, metrics: dict[str, float], monitor: str) -> None:

@@ -176,8 +176,8 @@ class NodeInputs(nn.Module):
                 )
         elif len(rows.shape) != 2 or rows.shape[1] != self.in_channels[name]:
             raise DataError(
-                f"node type {name!r} needs [num_nodes, {self.in_channels[name]}], not {got}. "
-                "[model-node-input]"
+                f"node type {name!r} needs features [num_nodes, {self.in_channels[name]}] and was "
+                f"given {got}. [model-node-input]"
             )
 
 

@@ -223,8 +223,7 @@ class RegisteredModel:
         def back(history: _History) -> Change:
             if len(history.in_effect) < 2:
                 raise RunError(
-                    f"{redact(self.uri)}@{alias} has no earlier version. Set one. "
-                    "[registry-rollback]"
+                    f"{redact(self.uri)}@{alias} is at its first version. [registry-rollback]"
                 )
             version = history.in_effect[-2]
             self.version_uri(version)

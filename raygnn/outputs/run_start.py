@@ -215,8 +215,8 @@ def _check_state(state: dict[str, Any] | None, loaded: LoadedConfig, folder: Run
         before, now = state["limits"][limit], loaded.limits()[limit]
         if now is not None and now <= before:
             raise RunError(
-                f"{taken}: that run has finished. {replace_it}, or {limit} above {before}. "
-                "[run-finished]"
+                f"{taken}: that run has finished. {replace_it}, or {limit} above {before} to train "
+                "on. [run-finished]"
             )
     if resume == "never":
         raise RunError(

@@ -223,8 +223,8 @@ def _label_query(args: argparse.Namespace) -> LabelQuery:
             )
         if query.window and window not in {None, query.window}:
             raise ConfigError(
-                f"--window={args.window!r}: the question is over {query.window}. Leave it out. "
-                "[prepare-options-clash]"
+                f"--window={args.window!r} is invalid: the question is over {query.window}. Leave "
+                "it out. [prepare-options-clash]"
             )
         return query
     if window is None or args.active or args.assuming or args.horizons != 1:

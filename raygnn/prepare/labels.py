@@ -207,8 +207,8 @@ def check_weights(rows: pa.Table, column: str | None) -> None:
 
 def _missing(query: LabelQuery, result: pa.Schema, what: str, remedy: str) -> DataError:
     return DataError(
-        f"{query.option} lacks {what}; it has {', '.join(result.names)}. Select {remedy}. "
-        "[labels-column]"
+        f"{query.option} is invalid: its result lacks {what}; it has {', '.join(result.names)}. "
+        f"Select {remedy}. [labels-column]"
     )
 
 
@@ -357,8 +357,8 @@ class LabelTables:
         if not found["train"]:
             raise ConfigError(
                 f"--val={str(times.val)!r} is invalid: no window of {window} lies between the "
-                f"first row of the tables at {first} and this time. Set a later time. "
-                "[labels-no-training-time]"
+                f"first row of the tables at {first} and this time. Set a later time or a shorter "
+                "window. [labels-no-training-time]"
             )
         return found
 

@@ -287,8 +287,8 @@ def _features(arrays: Mapping[str, np.ndarray], num_nodes: int, where: str) -> F
         return None
     if num_rows != num_nodes:
         raise DataError(
-            f"{where}: attr_* have {num_rows:,} rows for {num_nodes:,} nodes. Save one each. "
-            "[prepare-npz-rows]"
+            f"{where}: the features (attr_*) have {num_rows:,} rows for {num_nodes:,} nodes. Save "
+            "one row per node. [prepare-npz-rows]"
         )
     return features
 
@@ -299,7 +299,7 @@ def _labels(arrays: Mapping[str, np.ndarray], num_nodes: int, where: str) -> np.
     labels = _array(arrays, "labels", where, ndim=max(1, min(2, arrays["labels"].ndim)))
     if len(labels) != num_nodes:
         raise DataError(
-            f"{where}: labels has {len(labels):,} rows for {num_nodes:,} nodes. Save one each. "
-            "[prepare-npz-rows]"
+            f"{where}: labels has {len(labels):,} rows for {num_nodes:,} nodes. Save one row per "
+            "node. [prepare-npz-rows]"
         )
     return labels

@@ -226,8 +226,8 @@ def _read_manifest(folder: str, needed: Sequence[str] | None = None) -> dict[str
         needed = _LINKS if content.get("task_type") == "recommendation" else _LABELS
     if missing := [key for key in needed if content.get(key) is None]:
         raise DataError(
-            f"{redact(uri)} lacks {', '.join(missing)}. Take it from RelBench 3. "
-            "[prepare-relbench-manifest]"
+            f"{redact(uri)} is invalid: it lacks {', '.join(missing)}. Add what RelBench 3 writes "
+            "there. [prepare-relbench-manifest]"
         )
     return content
 

@@ -85,8 +85,8 @@ def launch_inference(
     request, times, addition = ask(model, fitted)
     if table is not None and isinstance(request, TableRequest) and request.node_types[1:]:
         raise ConfigError(
-            f"--out: {', '.join(request.node_types)} are several tables. Set --node-type. "
-            "[output-database-table]"
+            f"--out is invalid: {', '.join(request.node_types)} are several tables. Choose one "
+            "with --node-type. [output-database-table]"
         )
     with graph_parts(bundle, config, on_ray=on_ray) as parts:
         path = str(bundle.path)

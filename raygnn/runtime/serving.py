@@ -55,8 +55,7 @@ class ReplicaOptions:
         ):
             if not low <= value <= high:
                 raise ConfigError(
-                    f"{option}={value!r} is invalid: it must be from {low} to {high}. "
-                    "[serve-option]"
+                    f"{option}={value!r} is invalid. Set {low} to {high}. [serve-option]"
                 )
 
 
@@ -81,8 +80,8 @@ class Replicas:
             _delete_abandoned()
         except (RayError, RuntimeError, TimeoutError) as error:
             raise ResourceError(
-                f"Ray Serve cannot be started: {error}. See its logs, or start Ray again. "
-                "[serve-start]"
+                f"Ray Serve cannot be started: {error}. See the logs in Ray's dashboard, or start "
+                "Ray again. [serve-start]"
             ) from error
         _check_room(options, ray.available_resources if are_beside else ray.cluster_resources)
         model = serve.deployment(

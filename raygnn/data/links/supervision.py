@@ -427,8 +427,8 @@ def split_labelled_edges(bundle: Bundle, link: LinkSplit) -> Splits:
     if empty := empty_splits(link.rule, sizes):
         raise DataError(
             f"the edges of {edge_type_name(link.edge_type)} with a label {link.label!r} cannot be "
-            f"split this way: {' and '.join(empty)} would be empty ({_shown(sizes)}). Set others. "
-            "[edges-split-empty]"
+            f"split this way: {' and '.join(empty)} would be empty ({_shown(sizes)}). Set other "
+            "shares or bounds. [edges-split-empty]"
         )
     return Splits(**positions)
 

@@ -181,8 +181,8 @@ def _missing(uri: str, name: str, what: str) -> DataError:
         )
     reason = f"{shown} has no {name}" if exists(uri) else f"there is no {shown}"
     return DataError(
-        f"{what} is missing: {reason}. Name a finished folder of raygnn.partition. "
-        "[partition-missing]"
+        f"{what} is missing: {reason}. Name a folder that raygnn.partition has finished, with all "
+        "of its parts. [partition-missing]"
     )
 
 

@@ -156,8 +156,7 @@ def match_files(
         check_below(located, roots, place)
         if any(len(_STARS.findall(part)) > _MAX_STARS for part in pattern.split("/")):
             raise DataError(
-                f"{place} has more than {_MAX_STARS} wildcards in one name. Use fewer. "
-                "[data-pattern]"
+                f"{place} has a name of more than {_MAX_STARS} wildcards. Use fewer. [data-pattern]"
             )
     fs, path = open_fs(located)
     if is_remote(located):

@@ -78,8 +78,8 @@ def load_pyg(uri: str) -> Any:
         raise DataError(f"{where} is not of torch.save. Save it so. [prepare-pyg-unreadable]")
     if not isinstance(loaded, Data | HeteroData):
         raise DataError(
-            f"{where} holds a {type(loaded).__name__}, not a Data. Save dataset[0]. "
-            "[prepare-pyg-kind]"
+            f"{where} holds a {type(loaded).__name__}, not a Data or HeteroData. Save the graph "
+            "itself, as in torch.save(dataset[0], path). [prepare-pyg-kind]"
         )
     return loaded
 
@@ -133,14 +133,12 @@ def _single_graph(data: Any) -> Any:
     if isinstance(data, Dataset):
         if len(data) != 1:
             raise DataError(
-                f"data is a dataset of {len(data):,} graphs. Pass one, as dataset[0]. "
-                "[prepare-pyg-several]"
+                f"data has {len(data):,} graphs. Pass one, as in dataset[0]. [prepare-pyg-several]"
             )
         data = data[0]
     if not isinstance(data, Data | HeteroData):
         raise DataError(
-            f"data is a {type(data).__name__}, not a Data or HeteroData. Pass one. "
-            "[prepare-pyg-kind]"
+            f"data is a {type(data).__name__}, not Data or HeteroData. Pass one. [prepare-pyg-kind]"
         )
     return data
 

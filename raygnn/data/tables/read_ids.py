@@ -121,8 +121,7 @@ def look_up_ids(bundle: Bundle, node_type: str, ids: Ids, option: str) -> np.nda
         values = ids if isinstance(ids, pa.Array | np.ndarray) else pa.array(ids)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise DataError(
-            f"{option} is invalid: its ids have several types ({error}). Give one. "
-            "[infer-ids-kinds]"
+            f"{option} has ids of several types ({error}). Give one type. [infer-ids-kinds]"
         ) from error
     if isinstance(values, pa.DictionaryArray):
         values = values.dictionary_decode()

@@ -226,8 +226,8 @@ class _Columns:
                     self.left_out[given.name] = " and ".join(kinds)
         if not columns:
             raise DataError(
-                f"no column can be stored{_list_types(self.left_out)}. Convert some. "
-                "[source-no-columns]"
+                f"it has no columns that can be stored{_list_types(self.left_out)}. Convert them "
+                "in a query. [source-no-columns]"
             )
         return pa.Table.from_arrays(columns, names)
 

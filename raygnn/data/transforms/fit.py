@@ -356,8 +356,8 @@ def _vocabulary_state(spec: ColumnTransform, counts: TextCounts, place: str) -> 
     if size > limit:
         instead = "" if is_category else ", or transform: category"
         raise DataError(
-            f"{place}: column {spec.column!r} is invalid: {spec.transform} of {size:,} values, at "
-            f"most {limit:,}. Set max_categories or min_frequency{instead}. "
+            f"{place}: column {spec.column!r} is invalid: {spec.transform} of {size:,} values, and "
+            f"there may be {limit:,}. Set max_categories or min_frequency{instead}. "
             "[transform-too-many-values]"
         )
     if is_category:
@@ -401,8 +401,8 @@ def _chosen_vocabulary(
     if looks_like_ids(num_distinct, counts.num_rows - counts.num_gaps):
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: it has {num_distinct:,} distinct values "
-            f"in {counts.num_rows:,} training rows, like ids. Take it out, or set category. "
-            "[transform-ids]"
+            f"in {counts.num_rows:,} training rows, like ids. Take it out of graph.yaml, or set "
+            "transform: tfidf or category. [transform-ids]"
         )
     if num_distinct <= _ONE_HOT_VALUES or not embeds:
         return _chosen(spec, transform="one_hot", max_categories=_ONE_HOT_WIDTH)

@@ -123,7 +123,7 @@ class LabelOutput(Output):
         super().check_predicts(what, node_types)
         if what == "probabilities" and self.problem == "regression":
             raise ConfigError(
-                f"what='probabilities': {self.label!r} is a number. Set predictions. "
+                f"what='probabilities': {self.label!r} is a number. Leave it out. "
                 "[infer-what-regression]"
             )
 
@@ -323,8 +323,8 @@ class LabelTarget(TaskTarget):
     def _check_balanced_seeds(self, config: Config) -> None:
         if config.loader.balances_seeds and self.output.problem != "multi_class":
             raise ConfigError(
-                f"loader.train.balanced_seeds=True is invalid: {self.output.label!r} is no class "
-                f"of each of the {self.rows}, but {self.output.problem}. Set false. "
+                f"loader.train.balanced_seeds=True is invalid: {self.output.label!r} is not a "
+                f"class of each of the {self.rows}, but {self.output.problem}. Set it to false. "
                 "[loader-balanced-classes]"
             )
 
@@ -340,8 +340,8 @@ def choose_label(available: Collection[str], configured: str | None, of: str) ->
         return next(iter(available))
     if configured is None or configured not in available:
         raise ConfigError(
-            f"task.args.label={configured!r} is invalid. {of} has: {', '.join(available)}. "
-            "[labels-unknown]"
+            f"task.args.label={configured!r} is invalid: {of} has the labels "
+            f"{', '.join(available)}. Set one of them. [labels-unknown]"
         )
     return configured
 

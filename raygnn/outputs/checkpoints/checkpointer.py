@@ -262,8 +262,8 @@ class Checkpointer(Callback):
             best = self._store.pointer("best")
             if best is None:
                 raise CheckpointError(
-                    f"checkpoint.resume='best': {self._store.uri} has none. Set it to auto. "
-                    "[resume-no-best]"
+                    f"checkpoint.resume='best' is invalid: {self._store.uri} has no best "
+                    "checkpoint. Set it to auto. [resume-no-best]"
                 )
             return _verified(self._store.uri, best, resume)
         store, newest, is_run = find_checkpoint(resume)

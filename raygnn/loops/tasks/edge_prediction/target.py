@@ -175,8 +175,8 @@ class EdgeTarget(LabelTarget):
             inputs = _find_inputs(bundle, edge_type, values, arguments.inputs)
         elif arguments.inputs:
             raise ConfigError(
-                f"task.args.inputs={arguments.inputs!r} is invalid for label edges. Leave it out. "
-                "[task-edge-inputs]"
+                f"task.args.inputs={arguments.inputs!r} is invalid: label edges have no features. "
+                "Leave it out. [task-edge-inputs]"
             )
         is_number = shape_of_label["problem"] == "regression" and shape_of_label["num_outputs"] == 1
         if arguments.factorize and not is_number:
@@ -306,7 +306,7 @@ def _find_edges(bundle: Bundle, arguments: EdgeTargetArguments) -> tuple[EdgeTyp
         )
     if named is None and len({edge_type for edge_type, _ in chosen}) > 1:
         raise ConfigError(
-            f"task.args.edge_type=None: several have labels. Set one of: {shown}. "
+            f"task.args.edge_type=None is invalid: several have labels. Set one of: {shown}. "
             "[task-edge-type-missing]"
         )
     return chosen[0]

@@ -453,13 +453,13 @@ def _find_edge_types(bundle: Bundle, arguments: LinkTargetArguments) -> tuple[Ed
         if len(forward) == 1:
             return (forward[0],)
         raise ConfigError(
-            f"task.args.edge_type=None: there are several. Set one of: {shown}. "
+            f"task.args.edge_type=None is invalid: there are several. Set one of: {shown}. "
             "[task-edge-type-missing]"
         )
     named = arguments.edge_type
     if not named:
         raise ConfigError(
-            f"task.args.edge_type={named!r}: no links match. Set one of: {shown}. "
+            f"task.args.edge_type={named!r} is invalid: no links match. Set one of: {shown}. "
             "[task-edge-type-unknown]"
         )
     chosen: dict[str, None] = {}

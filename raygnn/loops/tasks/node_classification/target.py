@@ -203,8 +203,8 @@ class NodeTarget(LabelTarget):
         if arguments.past_labels and not is_known:
             raise ConfigError(
                 f"task.args.past_labels=True is invalid: {seeds.place} has no time, no window, or "
-                "is learned without sampling.temporal. Declare both, or set it to false. "
-                "[task-past-labels]"
+                "is learned without sampling.temporal. Declare both in graph.yaml, or set it to "
+                "false. [task-past-labels]"
             )
         window_as_time(seeds.window, seeds.time_unit, f"{seeds.place}.window")
         return target
@@ -418,13 +418,12 @@ def find_table(bundle: Bundle, table: str) -> SeedRows:
 def _check_sampling(seeds: SeedRows, config: Config) -> None:
     if config.sampling.is_full:
         raise ConfigError(
-            "sampling.type='full': rows of a training table are sampled. Remove it. "
-            "[task-table-full]"
+            "sampling.type='full': rows of a table are sampled. Remove it. [task-table-full]"
         )
     if config.sampling.temporal is not None and seeds.time is None:
         raise DataError(
-            f"sampling.temporal is invalid: {seeds.place} has no time column. Set it to null. "
-            "[task-table-no-times]"
+            f"sampling.temporal is invalid: {seeds.place} has no time column. Declare one, or set "
+            "it to null. [task-table-no-times]"
         )
 
 
