@@ -55,10 +55,7 @@ class Limits:
             rule = f"it is nested deeper than {MAX_DEPTH} levels"
             broken = Problem((), rule, "Flatten it", id="document-depth")
         elif self._num_values > MAX_VALUES or self._num_characters > MAX_CHARACTERS:
-            rule = (
-                f"it has more than {MAX_VALUES:,} values or {MAX_CHARACTERS:,} characters, "
-                "once aliases and references are followed"
-            )
+            rule = f"it has more than {MAX_VALUES:,} values or {MAX_CHARACTERS:,} characters"
             broken = Problem((), rule, "Shorten it", id="document-size")
         else:
             broken = broken_scalar(value)

@@ -75,9 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
     if options.out is None or (options.epochs is not None and options.epochs < 1):
         raise ConfigError(
-            f"--out={options.out!r} with --epochs={options.epochs!r} is invalid: it names a folder "
-            f"to fill, and epochs are 1 or more. {_USAGE}",
-            id="presample-options",
+            f"--out={options.out!r} with --epochs={options.epochs!r} is invalid: it names a "
+            f"folder, and epochs are 1 or more. {_USAGE} [presample-options]"
         )
     loaded = load_from_arguments([*remaining, *_mode(options.out)], options.allow_modules, _USAGE)
     if options.print_config:

@@ -165,13 +165,8 @@ def start(
     uris = absolute(fspath(graph)), None if follow is None else absolute(fspath(follow))
     graph_uri, log = uris  # replicas run elsewhere
     if shadow is not None and record is None:
-        raise ConfigError.invalid(
-            "--shadow",
-            fspath(shadow),
-            "its answers go beside --record",
-            "Set it",
-            id="serve-shadow",
-        )
+        rule, shown = "its answers go beside --record", fspath(shadow)
+        raise ConfigError.invalid("--shadow", shown, rule, "Set it", id="serve-shadow")
 
     def wanted() -> Served:
         uri = first.model if alias is None else join(alias[0].uri, alias[0].current(alias[1]))

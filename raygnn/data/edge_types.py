@@ -75,11 +75,6 @@ def _check_named(fanouts: Mapping[str, list[int]], edge_types: Sequence[str]) ->
         )
     missing = [name for name in edge_types if name not in fanouts]
     if missing and REST not in fanouts and num_hops(fanouts) != len(DEFAULT_FANOUTS):
-        rule = f"{', '.join(missing)} has no fanouts, and the default {DEFAULT_FANOUTS} other hops"
-        raise ConfigError.invalid(
-            "sampling.fanouts",
-            fanouts,
-            rule,
-            f"Set {REST} in the map",
-            id="sampling-fanouts-missing",
-        )
+        rule = f"{', '.join(missing)} has no fanouts, and {DEFAULT_FANOUTS} have other hops"
+        key, remedy = "sampling.fanouts", f"Set {REST} in the map"
+        raise ConfigError.invalid(key, fanouts, rule, remedy, id="sampling-fanouts-missing")

@@ -204,11 +204,8 @@ class _TableSection(_Section):
         remedy = "Set files to a pattern, or read as in {type: sql, url: ..., table: ...}"
         raise RuleError("a table has either files or read", remedy, id="graph-table-rows")
         if bool(getattr(self, "files", ())) == (self.read is not None):
-            raise RuleError(
-                "a table has either files or read",
-                "Set files to a pattern, or read as in {type: sql, url: ..., table: ...}",
-                id="graph-table-rows",
-            )
+            remedy = "Set files to a pattern, or read as in {type: sql, url: ..., table: ...}"
+            raise RuleError("a table has either files or read", remedy, id="graph-table-rows")
         return self
 
     @model_serializer(mode="wrap")

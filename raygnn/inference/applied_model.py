@@ -336,15 +336,13 @@ def load_module(saved: SavedModel, task: Task) -> nn.Module:
         )
     except (RuntimeError, SafetensorError) as error:  # torch raises the former
         raise CheckpointError(
-            f"{redact(saved.weights_uri)} does not fit the config beside it: {error}. Copy the "
-            f"three files of one run: model.safetensors, model.json and config.yaml.",
-            id="model-weights-mismatch",
+            f"{redact(saved.weights_uri)} does not fit the config beside it: {error}. Copy all "
+            "files of one run. [model-weights-mismatch]"
         ) from error
     if not isinstance(getattr(model, "encoder", None), GraphEncoder):
         raise ConfigError(
             f"task.type={task.env.loaded.config.task.type!r} is invalid: its model has no "
-            "`encoder` of class GraphEncoder, so there are no embeddings. Build it as "
-            "NodeClassification does.",
-            id="infer-no-encoder",
+            "`encoder` of class GraphEncoder. Build it as NodeClassification does. "
+            "[infer-no-encoder]"
         )
     return model.float().eval().to(task.env.device)

@@ -225,12 +225,9 @@ def _columns(
     read: Callable[[str, tuple[str, ...]], pa.Table] | None, node_type: str, names: tuple[str, ...]
 ) -> pa.Table:
     if read is None:
+        rule, remedy = "the graph did not come from tables", "Leave them out"
         raise ConfigError.invalid(
-            "columns",
-            list(names),
-            "the graph did not come from tables",
-            "Open the graph by its folder, or leave columns out",
-            id="infer-columns-no-tables",
+            "columns", list(names), rule, remedy, id="infer-columns-no-tables"
         )
     return read(node_type, names)
 

@@ -289,13 +289,9 @@ class OpenGraph:
         has_nodes = (nodes is None) != (rows is None)
         if (pairs is None) is has_pairs or has_nodes is has_pairs:
             wanted, given = ("pairs", "nodes") if has_pairs else ("nodes", "pairs")
-            raise ConfigError.invalid(
-                given,
-                nodes if has_pairs else pairs,
-                f"the model predicts {'pairs of nodes' if has_pairs else 'nodes'}",
-                f"Give {wanted}, and leave {given} out",
-                id="explain-seeds",
-            )
+            rule, remedy = f"the model predicts {wanted}", f"Give {wanted}, and leave {given} out"
+            value = nodes if has_pairs else pairs
+            raise ConfigError.invalid(given, value, rule, remedy, id="explain-seeds")
         if has_pairs:
             relation = 0 if edge_type is None else relation_of(self._spec, edge_type)
             if len(output.links) > 1:

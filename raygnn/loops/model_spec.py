@@ -319,8 +319,7 @@ class ModelSpec:
         if version != FORMAT:
             raise RunError(
                 f"{name}: format={version!r} is invalid: this raygnn reads {FORMAT!r} only. "
-                f"{_REMEDY}",
-                id="model-file-format",
+                f"{_REMEDY} [model-file-format]"
             )
         try:
             fields = {
@@ -358,7 +357,7 @@ class ModelSpec:
             if name not in bundle.node_types:
                 yield with_id(
                     f"node type {name!r} of the model is not in the graph, which has "
-                    f"{bundle.node_types}. Declare it in graph.yaml under this name.",
+                    f"{bundle.node_types}. Declare it in graph.yaml.",
                     id="model-node-type-missing",
                 )
                 continue
@@ -367,10 +366,9 @@ class ModelSpec:
                 yield from self._broken_feature(bundle, name, read.width)
             if read.ids is not None and read.ids != ids_digest(bundle.ids(name)):
                 yield with_id(
-                    f"node type {name!r} has a learned row for each of the {read.num_nodes:,} "
-                    f"nodes that it was trained with, and this graph has others, or in another "
-                    f"order ({bundle.num_nodes(name):,}). Give the node table of training, or "
-                    "train with features of this type.",
+                    f"node type {name!r} has a learned row for each of {read.num_nodes:,} nodes, "
+                    f"and this graph has others, or in another order ({bundle.num_nodes(name):,}). "
+                    "Give the node table of training.",
                     id="model-nodes-differ",
                 )
 
@@ -383,8 +381,8 @@ class ModelSpec:
         here = "has no such feature" if actual is None else f"has it with a width of {actual}"
         there = "without it" if width is None else f"with a width of {width}"
         yield with_id(
-            f"feature {self.feature!r} of node type {name!r} is invalid: the graph {here}, and "
-            f"the model was trained {there}. Write the feature as it was in training.",
+            f"feature {self.feature!r} of node type {name!r} is invalid: the graph {here}, and the "
+            f"model was trained {there}. Write it as in training.",
             id="model-feature-width",
         )
 
@@ -396,8 +394,7 @@ class ModelSpec:
         if transforms != self.transforms.get(name, {}).get(column):
             yield with_id(
                 f"feature {column!r} of {name!r} is invalid: its columns have other transforms "
-                "than in training. Write the feature in graph.yaml as it was in training, or "
-                "partition the tables with --config and the config of the training.",
+                "than in training. Write it as it was, or partition the tables with --config.",
                 id="model-transforms",
             )
 
@@ -407,7 +404,7 @@ class ModelSpec:
             if name not in have:
                 yield with_id(
                     f"edge type {name!r} of the model is not in the graph, which has {have}. "
-                    "Declare it in graph.yaml; reverse types are added by data.reverse_edges.",
+                    "Declare it, or set data.reverse_edges.",
                     id="model-edge-type-missing",
                 )
         for column, widths in self.edge_columns.items():
@@ -415,8 +412,7 @@ class ModelSpec:
             if actual != widths:
                 yield with_id(
                     f"edge column {column!r} is invalid: by edge type it has the widths {actual}, "
-                    f"and the model was trained with {dict(widths)}. Write the column as it was "
-                    "in training.",
+                    f"and the model was trained with {dict(widths)}. Write it as it was.",
                     id="model-edge-column-width",
                 )
             for edge_type in self.edge_types:

@@ -35,12 +35,9 @@ class RowWiseAdagrad(Optimizer):
         defaults = {"lr": lr, "initial_accumulator_value": initial_accumulator_value, "eps": eps}
         for name, value in defaults.items():
             if value < 0:
+                key, remedy = f"optimizer.args.{name}", "Set 0 or more"
                 raise ConfigError.invalid(
-                    f"optimizer.args.{name}",
-                    value,
-                    "it is negative",
-                    "Set 0 or more",
-                    id="optimizer-negative",
+                    key, value, "it is negative", remedy, id="optimizer-negative"
                 )
         super().__init__(params, defaults)
 

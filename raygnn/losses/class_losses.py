@@ -88,36 +88,28 @@ def _numbers(name: str, values: Sequence[float]) -> Tensor:
     )
     weights = torch.tensor(values if is_numbers else [], dtype=torch.float32)
     if not (bool(((weights >= 0) & weights.isfinite()).all()) and bool(weights.any())):
+        rule = "weights must be finite, at least 0 and not all 0"
+        remedy = f"Give one number per output of the model, or {BALANCED}"
         raise ConfigError.invalid(
-            f"losses.args.{name}",
-            values,
-            "weights must be finite, at least 0 and not all 0",
-            f"Give one number per output of the model, or {BALANCED}",
-            id="loss-class-weights",
+            f"losses.args.{name}", values, rule, remedy, id="loss-class-weights"
         )
     return weights
 
 
 def _check_count(name: str, weights: Tensor, expected: int) -> None:
     if len(weights) != expected:
-        raise ConfigError.invalid(
-            f"losses.args.{name}",
-            weights.tolist(),
-            f"the model has {expected} outputs",
-            f"Give {expected} weights",
-            id="loss-class-weights-count",
-        )
+        key, rule = f"losses.args.{name}", f"the model has {expected} outputs"
+        given, remedy = weights.tolist(), f"Give {expected} weights"
+        raise ConfigError.invalid(key, given, rule, remedy, id="loss-class-weights-count")
 
 
 def _check_word(name: str, value: str) -> None:
     if value != BALANCED:
-        raise ConfigError.invalid(
+        key, remedy = (
             f"losses.args.{name}",
-            value,
-            "unknown weights",
             f"Set {BALANCED}, a list of numbers, or a number by class",
-            id="loss-class-weights",
         )
+        raise ConfigError.invalid(key, value, "unknown weights", remedy, id="loss-class-weights")
 
 
 _LEAST_REST = 1e-12  # least remaining probability in `_focal`

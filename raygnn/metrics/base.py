@@ -42,13 +42,9 @@ class Metric(ABC):
 
     def __init__(self, num_outputs: int, problem: Problem) -> None:
         if problem not in self.problems:
-            raise ConfigError.invalid(
-                "metrics.type",
-                self.name,
-                (f"it is not defined for a {problem} problem, only for {', '.join(self.problems)}"),
-                "Choose another metric",
-                id="metric-problem",
-            )
+            rule = f"it is not defined for a {problem} problem, only for {', '.join(self.problems)}"
+            remedy = "Choose another metric"
+            raise ConfigError.invalid("metrics.type", self.name, rule, remedy, id="metric-problem")
         self.num_outputs = num_outputs
         self.problem = problem
 
@@ -206,13 +202,9 @@ class TorchMetric(GatheredMetric):
         if isinstance(value, Tensor) and value.dim() == 1:
             return {f"{name}/{i}": float(entry) for i, entry in enumerate(value)}
         got = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise ConfigError.invalid(
-            "metrics.type",
-            type(self.metric).__name__,
-            f"it gives {got}, not a number or a vector of numbers",
-            "Choose a metric that can be logged",
-            id="metric-not-number",
-        )
+        rule = f"it gives {got}, not a number or a vector of numbers"
+        remedy, name = "Choose another metric", type(self.metric).__name__
+        raise ConfigError.invalid("metrics.type", name, rule, remedy, id="metric-not-number")
 
 
 def as_metric(metric: Metric | torchmetrics.Metric, num_outputs: int, problem: Problem) -> Metric:

@@ -34,14 +34,9 @@ def check_ks(ks: Sequence[int] | None, limit: int) -> tuple[int, ...]:
     if ks is None:
         return tuple(k for k in STANDARD_KS if k <= limit)
     if beyond := [k for k in ks if k > limit]:
-        raise ConfigError.invalid(
-            "metrics.args.ks",
-            list(ks),
-            f"{beyond[0]} is larger than the number of candidates, {limit}, so that every link "
-            "would be a hit",
-            f"Set at most {limit}",
-            id="metric-ks-range",
-        )
+        rule = f"{beyond[0]} is larger than the number of candidates, {limit}"
+        remedy = f"Set at most {limit}"
+        raise ConfigError.invalid("metrics.args.ks", list(ks), rule, remedy, id="metric-ks-range")
     return tuple(ks)
 
 

@@ -302,13 +302,9 @@ def _product(rows: Tensor, relation_rows: Tensor) -> Tensor:
 
 def _check_even(name: str, in_channels: int) -> None:
     if in_channels % 2:
-        raise ConfigError.invalid(
-            "task.args.decoder.type",
-            name,
-            (f"it reads rows of complex numbers, and embeddings have {in_channels} channels"),
-            "Set model.args.out_channels to an even number",
-            id="model-complex-channels",
-        )
+        rule = f"it reads rows of complex numbers, and embeddings have {in_channels} channels"
+        key, remedy = "task.args.decoder.type", "Set model.args.out_channels to an even number"
+        raise ConfigError.invalid(key, name, rule, remedy, id="model-complex-channels")
 
 
 # Scores that are held at a time, 32 MB of float64, and candidates.

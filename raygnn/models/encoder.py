@@ -32,13 +32,9 @@ def broken_heads(options: Any) -> Iterator[Problem]:
     width, num_heads = options.hidden_channels, options.num_heads
     if width % num_heads:
         lower, upper = width // num_heads * num_heads, -(-width // num_heads) * num_heads
-        yield Problem(
-            ("hidden_channels",),
-            "it is the width of all heads together and must be a multiple of "
-            f"model.args.num_heads={num_heads}",
-            f"Set {lower} or {upper}" if lower else f"Set {upper}",
-            id="model-heads",
-        )
+        rule = f"the width of all heads must be a multiple of model.args.num_heads={num_heads}"
+        remedy = f"Set {lower} or {upper}" if lower else f"Set {upper}"
+        yield Problem(("hidden_channels",), rule, remedy, id="model-heads")
 
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {

@@ -221,13 +221,9 @@ def _checked_edge_dims(
     for key, edge_dim in (options.edge_dims or {}).items():
         name = key if isinstance(key, str) else edge_type_name(key)
         if name not in names:
-            raise ConfigError.invalid(
-                "model.args.edge_dims",
-                name,
-                "the graph has no edge type of this name",
-                f"Set one of {', '.join(names)}",
-                id="model-edge-dims-unknown",
-            )
+            rule, remedy = "the graph has no such edge type", f"Set one of {', '.join(names)}"
+            key = "model.args.edge_dims"
+            raise ConfigError.invalid(key, name, rule, remedy, id="model-edge-dims-unknown")
         checked[names[name]] = edge_dim
     if checked and options.conv not in WITH_EDGE_FEATURES:
         raise ConfigError(

@@ -103,13 +103,8 @@ def named_model(name: str) -> tuple[RegisteredModel, str | None]:
     """The registered model of `NAME` or `NAME@ALIAS`, and the alias. Raises a ConfigError."""
     found = split_name(name)
     if found is None:
-        raise ConfigError.invalid(
-            "NAME",
-            name,
-            "it is not a name of letters, digits, ., _ and -, perhaps with @ALIAS",
-            "Choose another one",
-            id="registry-name",
-        )
+        rule = "it is not a name of letters, digits, ., _ and -, perhaps with @ALIAS"
+        raise ConfigError.invalid("NAME", name, rule, "Choose another one", id="registry-name")
     return RegisteredModel(found[0]), found[1]
 
 

@@ -141,9 +141,8 @@ def _write_relbench(args: argparse.Namespace) -> None:
 def _write_labels(args: argparse.Namespace) -> None:
     if sum(each is not None for each in (args.sql, args.predict, args.pql)) != 1:
         raise ConfigError(
-            "--sql, --predict and --pql are invalid: give exactly one of them. Name a file of SQL, "
-            'or write a question such as --predict "count(purchases) over 30d > 0" --for users.',
-            id="prepare-options-clash",
+            "Exactly one of --sql, --predict and --pql is needed. Write such as --predict "
+            '"count(purchases) over 30d > 0" --for users. [prepare-options-clash]'
         )
     if args.pql is not None:
         _translate(args)
@@ -172,10 +171,9 @@ def _label_times(args: argparse.Namespace) -> LabelTimes:
     needed = {"--every": args.every, "--val": args.val, "--test": args.test}
     if missing := [option for option, value in needed.items() if value is None]:
         raise ConfigError(
-            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} needed: rows have "
-            "times, such as --every 30d --val 2024-01-01 --test 2024-04-01. Only a question about "
-            'a column, such as --predict "users.plan", has none.',
-            id="prepare-options-clash",
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} needed, as in --every "
+            '30d --val 2024-01-01 --test 2024-04-01. Only --predict "users.plan", a column, has no '
+            "times. [prepare-options-clash]"
         )
     return LabelTimes(
         _parse_time(args.val, "--val"),

@@ -61,13 +61,9 @@ def check_schema(loaded: LoadedConfig, uri: str) -> None:
 def _check_fanouts(config: Config, edge_types: Sequence[EdgeType]) -> None:
     resolved = resolve_fanouts(config.sampling.fanouts, edge_types)
     if not all(map(any, zip(*resolved.values(), strict=True))):
-        raise ConfigError.invalid(
-            "sampling.fanouts",
-            config.sampling.fanouts,
-            "a hop samples no neighbors of any edge type",
-            "Set a number other than 0 for some edge type in each hop",
-            id="sampling-hop-empty",
-        )
+        key, fanouts = "sampling.fanouts", config.sampling.fanouts
+        rule, remedy = "a hop samples no neighbors", "Set some number other than 0 in each hop"
+        raise ConfigError.invalid(key, fanouts, rule, remedy, id="sampling-hop-empty")
 
 
 def with_task_defaults(loaded: LoadedConfig, tables: str | None = None) -> LoadedConfig:

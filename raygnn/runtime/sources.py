@@ -253,13 +253,8 @@ def _reader(source: Source) -> Callable[..., Any]:
     }
     if source.type not in readers:
         choices = sorted([*readers, "sql"])
-        raise ConfigError.invalid(
-            "type",
-            source.type,
-            "no such reader",
-            choose_from(source.type, choices),
-            id="source-type",
-        )
+        remedy = choose_from(source.type, choices)
+        raise ConfigError.invalid("type", source.type, "no such reader", remedy, id="source-type")
     arguments = inspect.signature(readers[source.type]).parameters.values()
     names = [a.name for a in arguments if a.kind in (a.POSITIONAL_OR_KEYWORD, a.KEYWORD_ONLY)]
     is_open = any(a.kind == a.VAR_KEYWORD for a in arguments)

@@ -137,17 +137,15 @@ def check_same_settings(uri: str, stored: SamplePlan, wanted: SamplePlan) -> Non
     start = f"data.samples={redact(uri)!r} is invalid: "
     if stored.rng_version != wanted.rng_version:
         raise DataError(
-            f"{start}its draws are of rng_version {stored.rng_version}, those of this raygnn of "
-            f"{wanted.rng_version}. To sample again, {_AGAIN}",
-            id="samples-version",
+            f"{start}its draws are of rng_version {stored.rng_version}, not of "
+            f"{wanted.rng_version}. To sample again, {_AGAIN} [samples-version]"
         )
     for name, split in wanted.splits.items():
         have = stored.splits.get(name)
         if have is None:
             raise DataError(
                 f"{start}it has no neighborhoods of split {name!r}, only of "
-                f"{sorted(stored.splits)}. To sample again, {_AGAIN}",
-                id="samples-split",
+                f"{sorted(stored.splits)}. To sample again, {_AGAIN} [samples-split]"
             )
         for key, value in split.settings.items():
             if have.settings.get(key) == value:
@@ -156,14 +154,13 @@ def check_same_settings(uri: str, stored: SamplePlan, wanted: SamplePlan) -> Non
                 why = _changes(stored, wanted) or "the tables of data.uri differ"
                 raise DataError(
                     f"{start}in split {name!r} it was sampled from another graph: {why}. Set these "
-                    f"back, or {_AGAIN}",
-                    id="samples-graph",
+                    f"back, or {_AGAIN} [samples-graph]"
                 )
             in_config = _key_of(key, name)
             raise DataError(
                 f"{start}it was sampled with {in_config}={have.settings.get(key)!r} in split "
-                f"{name!r}, and the config has {value!r}. Set {in_config} back, or {_AGAIN}",
-                id="samples-settings",
+                f"{name!r}, and the config has {value!r}. Set {in_config} back, or {_AGAIN} "
+                "[samples-settings]"
             )
         if have.num_batches != split.num_batches:
             raise other_requests(uri, name, stored, wanted)
@@ -174,8 +171,7 @@ def other_requests(uri: str, split: str, stored: SamplePlan, wanted: SamplePlan)
     why = _changes(stored, wanted) or "task, loader or data.splits differ"
     return DataError(
         f"data.samples={redact(uri)!r} is invalid: batches of split {split!r} have other seeds, "
-        f"negatives or excluded edges: {why}. Set these back, or {_AGAIN}",
-        id="samples-requests",
+        f"negatives or excluded edges: {why}. Set these back, or {_AGAIN} [samples-requests]"
     )
 
 

@@ -79,18 +79,11 @@ class ColumnTransform(Section):
             if value is not None and self.transform not in transforms:
                 taken = ", ".join(sorted(name for name in transforms if name is not None))
                 shown = f"format: {value}" if option == "format" else option
-                raise RuleError(
-                    f"{shown} of column {self.column!r} is of transform {taken} only, and this "
-                    f"is {self.transform}",
-                    "Leave it out",
-                    id="transform-option",
-                )
+                rule = f"{shown} of column {self.column!r} is of transform {taken} only"
+                raise RuleError(rule, "Leave it out", id="transform-option")
         if self.transform == "time" and self.missing == "zero":
-            raise RuleError(
-                f"missing: zero of column {self.column!r} would be a time in 1970",
-                "Set median or indicator",
-                id="transform-missing-time",
-            )
+            rule = f"missing: zero of column {self.column!r} would be a time in 1970"
+            raise RuleError(rule, "Set median or indicator", id="transform-missing-time")
         return self
 
 

@@ -42,9 +42,8 @@ def check_exact(
     """Raises a ConfigError for a setting unless model `name` can encode a graph layer by layer."""
     if encoder.relative_time is not None:
         raise ConfigError(
-            f"{setting} is invalid: the model reads times relative to each seed, so a node "
-            f"has no common embedding for all seeds. {remedy}",
-            id="model-relative-time-exact",
+            f"{setting} is invalid: the model reads times relative to each seed. {remedy} "
+            "[model-relative-time-exact]"
         )
     if not is_layerwise(encoder):
         raise _not_layerwise(name, setting, remedy)
@@ -63,9 +62,8 @@ def _not_layerwise(
     name: str, setting: str = "training.eval='exact'", remedy: str = "Set it to sampled."
 ) -> ConfigError:
     return ConfigError(
-        f"{setting} is invalid: model.type={name!r} does not work layer by layer like "
-        f"raygnn's models. {remedy}",
-        id="model-not-layerwise",
+        f"{setting} is invalid: model.type={name!r} does not work layer by layer. {remedy} "
+        "[model-not-layerwise]"
     )
 
 

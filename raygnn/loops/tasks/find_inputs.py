@@ -107,13 +107,9 @@ def _check_dictionaries(
     model_class = model_class_of(loaded)
     bare = [name for name in bundle.node_types if name not in with_inputs]
     if bare and takes_dictionaries(model_class):
-        raise DataError.invalid(
-            "task.args.feature",
-            feature,
-            f"node type {bare[0]!r} has no such feature, and {model_class.__name__} takes x_dict",
-            f"Name a column under node_types.{bare[0]}.features in graph.yaml",
-            id="task-no-features",
-        )
+        rule = f"node type {bare[0]!r} has no such feature, and {model_class.__name__} takes x_dict"
+        remedy = f"Name a column under node_types.{bare[0]}.features in graph.yaml"
+        raise DataError.invalid("task.args.feature", feature, rule, remedy, id="task-no-features")
 
 
 def _find_times(config: Config, bundle: Bundle, target: TaskTarget) -> TimeInput | None:
@@ -125,13 +121,9 @@ def _find_times(config: Config, bundle: Bundle, target: TaskTarget) -> TimeInput
         return None
     seed_times = target.training_times(bundle, config)
     if temporal is None or seed_times is None:
-        raise ConfigError.invalid(
-            "model.relative_time",
-            True,
-            "sampling is not temporal" if seed_times is not None else "the seeds have no times",
-            "Set sampling.temporal: {}, and a time of the rows or edges, or remove it",
-            id="model-relative-time",
-        )
+        rule = "sampling is not temporal" if seed_times is not None else "the seeds have no times"
+        key, remedy = "model.relative_time", "Set sampling.temporal: {} and times, or remove it"
+        raise ConfigError.invalid(key, True, rule, remedy, id="model-relative-time")
     column = temporal.column
     timed = [t for t in bundle.node_types if column in bundle.columns(t)]
     timed_edges = [edge_type_name(t) for t in bundle.edge_types if column in bundle.columns(t)]

@@ -119,13 +119,8 @@ def bind_term(
         positional = (*positional, "weight")
     bound = BoundTerm(name, term.weight, term.on, loss, positional, keywords)
     if "weight" in provided and "target" in bound.needs and "weight" not in bound.needs:
-        raise ConfigError.invalid(
-            "losses.type",
-            term.type,
-            "the rows have weights, and it does not read them",
-            "Choose a loss of raygnn, or take a parameter `weight`",
-            id="loss-row-weights",
-        )
+        rule, remedy = "it reads no weights of rows", "Choose one that takes a parameter `weight`"
+        raise ConfigError.invalid("losses.type", term.type, rule, remedy, id="loss-row-weights")
     if missing := sorted(bound.needs - set(provided)):
         raise ConfigError(
             f"losses.type={term.type!r} is invalid: it takes {', '.join(missing)}, and this task "

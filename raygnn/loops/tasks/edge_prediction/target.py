@@ -180,12 +180,9 @@ class EdgeTarget(LabelTarget):
             )
         is_number = shape_of_label["problem"] == "regression" and shape_of_label["num_outputs"] == 1
         if arguments.factorize and not is_number:
+            rule = f"{label!r} is not one number per edge"
             raise ConfigError.invalid(
-                "task.args.factorize",
-                True,
-                f"{label!r} is not one number per edge",
-                "Leave it out",
-                id="task-factorize",
+                "task.args.factorize", True, rule, "Leave it out", id="task-factorize"
             )
         factorized: Any = None
         if is_number and arguments.factorize is not False:

@@ -85,11 +85,8 @@ _SCORE_LOSSES = {"retrieval", "softmax", "margin", "bpr", "link_binary_cross_ent
 
 def _check_ks(value: bool | list[int] | None) -> bool | list[int] | None:
     if not isinstance(value, bool | None) and not (value and min(value) > 0):
-        raise RuleError(
-            "it is true, false, or the k of hits, recall and NDCG",
-            "Set a list as [10, 20]",
-            id="task-full-ranking",
-        )
+        rule = "it is true, false, or the k of hits, recall and NDCG"
+        raise RuleError(rule, "Set a list as [10, 20]", id="task-full-ranking")
     return value
 
 
@@ -381,15 +378,14 @@ def _has_factors(
     configured = model.args.get("node_embeddings", "auto")
     if not fits and (configured is True or model.type == "EASE"):
         key, value = ("type", "EASE") if model.type == "EASE" else ("args.node_embeddings", True)
-        raise ConfigError.invalid(
-            f"model.{key}",
-            value,
+        key, value = ("type", "EASE") if model.type == "EASE" else ("args.node_embeddings", True)
+        rule = (
             "the linear recommender needs one relation between two node types that carries "
             "messages, or label edges with times and sampling.temporal, an inner product, "
-            f"and a full ranking of at most {MOST_RANKED:,} targets, in one part",
-            "Set model: Hetero, or change the task",
-            id="model-link-rows",
+            f"and a full ranking of at most {MOST_RANKED:,} targets, in one part"
         )
+        remedy = "Set model: Hetero, or change the task"
+        raise ConfigError.invalid(f"model.{key}", value, rule, remedy, id="model-link-rows")
     return fits and configured is not False
 
 

@@ -364,15 +364,13 @@ def _may_add_labels(
     is_plain = not config.losses and not config.loader.balances_seeds
     can = is_own and is_plain and can_propagate(bundle, config, output)
     if arguments.propagate_labels and not can:
-        raise ConfigError.invalid(
-            "task.args.propagate_labels",
-            True,
-            "training labels only spread between nodes with classes, on graphs of up to "
-            f"{_MAX_PRODUCTS:,} edges times classes, for raygnn's models that read messages, with "
-            "the default loss and without sampling.temporal and loader.train.balanced_seeds",
-            "Leave it out",
-            id="task-propagate-labels",
+        rule = (
+            f"labels spread between nodes with classes, on up to {_MAX_PRODUCTS:,} edges times "
+            "classes, for raygnn's models that read messages, with the default loss, and without "
+            "sampling.temporal and loader.train.balanced_seeds"
         )
+        key, remedy = "task.args.propagate_labels", "Leave it out"
+        raise ConfigError.invalid(key, True, rule, remedy, id="task-propagate-labels")
     return can and arguments.propagate_labels is not False
 
 

@@ -67,13 +67,8 @@ class TwoViews(Method):
 def _pair(name: str, value: Shares) -> list[Share]:
     shares = value if isinstance(value, list) else [value, value]
     if len(shares) != 2:
-        raise ConfigError.invalid(
-            f"task.args.method.args.{name}",
-            value,
-            "there are two views",
-            "Set one share for both, or a list of two",
-            id="method-views",
-        )
+        key, remedy = f"task.args.method.args.{name}", "Set one share for both, or a list of two"
+        raise ConfigError.invalid(key, value, "there are two views", remedy, id="method-views")
     return shares
 
 
