@@ -157,7 +157,7 @@ def read_bytes(uri: str | os.PathLike[str]) -> bytes:
         text = os.fspath(uri)
         where = "" if is_remote(text) or os.path.isabs(text) else f" in {os.getcwd()}"
         raise DataError(
-            f"{named} is invalid: there is no such file{where}. Write it first. [data-file-missing]"
+            f"{named} is invalid: there is no such file{where}. Check the path. [data-file-missing]"
         ) from error
     return content
 

@@ -155,15 +155,11 @@ EdgeLabels = dict[str, LabelSpec]
 def _check_column_names(features: dict[str, Any], labels: dict[str, Any]) -> None:
     for name in (*features, *labels):
         if not _NAME.fullmatch(name):
-            rule = (
-                f"column name {name!r} must be letters, digits, '_', '.' or '-', not at the start"
-            )
+            rule = f"column name {name!r} must be letters, digits, and inside '_', '.' or '-'"
             raise RuleError(rule, id="graph-column-name")
         if name in _RESERVED_COLUMNS:
-            rule = f"column name {name!r} is reserved by raygnn"
-            raise RuleError(
-                rule, f"Use none of {sorted(_RESERVED_COLUMNS)}", id="graph-column-reserved"
-            )
+            remedy = f"Use none of {sorted(_RESERVED_COLUMNS)}"
+            raise RuleError(f"column name {name!r} is reserved", remedy, id="graph-column-reserved")
         base, _, part = name.rpartition(".")
         if part in _SPARSE_PARTS and isinstance(features.get(base), SparseFeature):
             rule = f"column name {name!r} is a file of the sparse feature {base!r}"
@@ -201,8 +197,7 @@ class _TableSection(_Section):
 
     @model_validator(mode="after")
     def _names_are_usable(self) -> Self:
-        remedy = "Set files to a pattern, or read as in {type: sql, url: ..., table: ...}"
-        raise RuleError("a table has either files or read", remedy, id="graph-table-rows")
+        _check_column_names(getattr(self, "features", {}), getattr(self, "labels", {}))
         if bool(getattr(self, "files", ())) == (self.read is not None):
             remedy = "Set files to a pattern, or read as in {type: sql, url: ..., table: ...}"
             raise RuleError("a table has either files or read", remedy, id="graph-table-rows")
@@ -324,9 +319,7 @@ class Manifest(_Section):
 
     def _check_is_declared(self, node_type: str, where: str) -> None:
         if node_type not in self.node_types:
-            rule = (
-                f"{where} names node type {node_type!r}, which is not in {sorted(self.node_types)}"
-            )
+            rule = f"{where} names node type {node_type!r}, not one of {sorted(self.node_types)}"
             raise RuleError(rule, id="graph-node-type-undeclared")
 
     @model_validator(mode="after")
