@@ -93,13 +93,33 @@ _BATCHES: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
 
 
 def _table(numbers: Sequence[int], values: Sequence[Any]) -> pa.Table:
-    pickled = [pickle.dumps(value, pickle.HIGHEST_PROTOCOL) for value in values]
-    return pa.table({"number": numbers, "value": pa.array(pickled, pa.large_binary())})
+    """Arrays are columns beside the pickled values, which spares copies of a single one."""
+    pickled: list[bytes] = []
+    arrays: list[pickle.PickleBuffer] = []
+    ends = [0]
+    for value in values:
+        pickled.append(pickle.dumps(value, pickle.HIGHEST_PROTOCOL, buffer_callback=arrays.append))
+        ends.append(len(arrays))
+    raw = [array.raw() for array in arrays]
+    starts = np.cumsum([0, *map(len, raw)])
+    data = pa.py_buffer(raw[0] if len(raw) == 1 else b"".join(raw))
+    binary = pa.Array.from_buffers(pa.large_binary(), len(raw), [None, pa.py_buffer(starts), data])
+    columns = {
+        "number": numbers,
+        "value": pa.array(pickled, pa.large_binary()),
+        "arrays": pa.LargeListArray.from_arrays(ends, binary),
+    }
+    return pa.table(columns)
 
 
 def _values(table: pa.Table) -> Iterator[tuple[int, Any]]:
-    for number, value in zip(table["number"], table["value"], strict=True):
-        yield number.as_py(), pickle.loads(value.as_buffer())
+    for number, value, arrays in zip(*table.columns, strict=True):
+        buffers = [array.as_buffer() for array in arrays.values]
+        aligned = [b if b.address % _ALIGNMENT == 0 else b.to_pybytes() for b in buffers]
+        yield number.as_py(), pickle.loads(value.as_buffer(), buffers=aligned)
+
+
+_ALIGNMENT = 16  # bytes; as NumPy's own arrays
 
 
 def _read_inputs(tasks: pa.Table, sent: set[Rows]) -> Iterator[pa.Table]:
