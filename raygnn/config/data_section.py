@@ -52,7 +52,7 @@ class HashSplit(Section):
             rule, remedy = f"the sum is {total:g}, not 1", "Set shares as [0.8, 0.1, 0.1]"
             yield Problem(("fractions",), rule, remedy, id="split-fractions")
         elif self.fractions[0] == 0:
-            yield Problem(("fractions",), "the first is 0", "Set it above", id="split-no-training")
+            yield Problem(("fractions",), "the first is 0", "Raise it", id="split-no-training")
 
 
 class PerClassSplit(Section):

@@ -268,6 +268,5 @@ class Period(Section):
 
     def broken_rules(self) -> Iterable[Problem]:
         if (self.steps, self.batches, self.epochs, self.samples) == (None,) * 4:
-            yield Problem(
-                (), "a period needs a unit", "Set such as {epochs: 1}", id="config-period"
-            )
+            rule, remedy = "a period needs a unit", "Set it as in {epochs: 1} or {steps: 20}"
+            yield Problem((), rule, remedy, id="config-period")

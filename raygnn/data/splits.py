@@ -64,7 +64,7 @@ def split_bounds(fractions: Sequence[float]) -> np.ndarray:
     if len(fractions) != 3 or min(fractions) < 0 or not 0 < total <= 1 + _SUM_TOLERANCE:
         raise DataError(
             f"splits.fractions={list(fractions)!r} is invalid: their sum is above 1, or not three. "
-            "Set such as [0.8, 0.1, 0.1]. [split-fractions]"
+            "Set shares as [0.8, 0.1, 0.1]. [split-fractions]"
         )
     bounds = np.cumsum(np.asarray(fractions, np.float64))
     if total > 1 - _SUM_TOLERANCE:
@@ -86,7 +86,7 @@ def per_class_split(
     if train < 1 or val < 0:
         raise DataError(
             f"splits.train={train!r}, splits.val={val!r} is invalid: needs a training node per "
-            "class. Set such as train: 20, val: 30. [split-per-class]"
+            "class. Set both, as train: 20, val: 30. [split-per-class]"
         )
     if labels.ndim != 1:
         raise DataError(

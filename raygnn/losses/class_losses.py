@@ -105,10 +105,7 @@ def _check_count(name: str, weights: Tensor, expected: int) -> None:
 
 def _check_word(name: str, value: str) -> None:
     if value != BALANCED:
-        key, remedy = (
-            f"losses.args.{name}",
-            f"Set {BALANCED}, a list of numbers, or a number by class",
-        )
+        key, remedy = f"losses.args.{name}", f"Set {BALANCED}, a list, or a number by class"
         raise ConfigError.invalid(key, value, "unknown weights", remedy, id="loss-class-weights")
 
 

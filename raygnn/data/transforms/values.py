@@ -79,9 +79,7 @@ class ColumnTransform(Section):
             if value is not None and self.transform not in transforms:
                 taken = ", ".join(sorted(name for name in transforms if name is not None))
                 shown = f"format: {value}" if option == "format" else option
-                rule = (
-                    f"{shown} of column {self.column!r} is of {taken} only, not of {self.transform}"
-                )
+                rule = f"{shown} of column {self.column!r} is of {taken}, not of {self.transform}"
                 raise RuleError(rule, "Leave it out", id="transform-option")
         if self.transform == "time" and self.missing == "zero":
             rule = f"missing: zero of column {self.column!r} would be a time in 1970"

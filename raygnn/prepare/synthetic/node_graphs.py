@@ -220,7 +220,7 @@ def rmat(
     if a + b + c > 1 - _LEAST_SHARE:
         raise ConfigError(
             f"data.synthetic.a={a!r} is invalid: a + b + c must leave {_LEAST_SHARE} or more, but "
-            f"is {a + b + c:g}. Set such as a: 0.57, b: 0.19, c: 0.19. [synthetic-rmat-shares]"
+            f"is {a + b + c:g}. Set them as a: 0.57, b: 0.19, c: 0.19. [synthetic-rmat-shares]"
         )
     order = draw_permutation(seed, "node order", num_nodes)
     source, target = draw_rmat_edges(num_nodes, num_edges, a, b, c, seed)
