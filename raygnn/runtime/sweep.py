@@ -118,13 +118,15 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
 
 
 def _say_time(plan: SweepPlan, data: Any, num_concurrent: int) -> None:
-    """States the time of all trials, from a few steps of the first one."""
+    """States the time of all trials, from that of starting the first one and of a few steps."""
     run = plan.loaded.config.run
     first = plan.trial_config(plan.first, name=None, storage_path=run.storage_path)
+    began_s = time.monotonic()
     estimate = launch(first, data=data, dry_run=True).metrics.get("estimate")
     if estimate is not None and estimate["time_s"] is not None:
+        each_s = time.monotonic() - began_s + estimate["time_s"]
         most = "at most " if estimate["stops_early"] else ""
-        time_ = show_duration(estimate["time_s"] * math.ceil(plan.num_trials / num_concurrent))
+        time_ = show_duration(each_s * math.ceil(plan.num_trials / num_concurrent))
         say(f"{count(plan.num_trials, 'trial')} take {most}about {time_}")
 
 
