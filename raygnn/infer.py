@@ -328,7 +328,7 @@ def _check_together(options: argparse.Namespace) -> None:
         )
     if "top_k" in chosen and not {"anchors", "table", "rows"} & {*chosen}:
         raise ConfigError(
-            "--top-k is invalid without --anchors. Name a file of ids. [infer-anchors-missing]"
+            "--top-k needs --anchors. Name a file of ids. [infer-anchors-missing]"
         )
 
 

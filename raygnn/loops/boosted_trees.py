@@ -60,10 +60,11 @@ class BoostedTrees:
         val_columns: np.ndarray,
         val_labels: np.ndarray,
         num_classes: int | None,
-        metric: str,
         categorical: Sequence[int] = (),
         num_threads: int = 1,
         weights: tuple[np.ndarray | None, np.ndarray | None] = (None, None),
+        *,
+        learns_medians: bool = True,
     ) -> BoostedTrees:
         """Fits trees with several settings, and more with the one that is best on validation.
 
@@ -73,15 +74,17 @@ class BoostedTrees:
                 several outputs.
             val_columns, val_labels: the same of validation rows, perhaps none.
             num_classes: of each output; None for numbers.
-            metric: the metric that selects, such as `mae`, `auroc` or `accuracy`.
             categorical: positions of columns with codes of categories.
             weights: of training and of validation rows, float64 [num_rows].
+            learns_medians: of numbers; else means.
         """
         if labels.ndim == 2:
-            more: Any = (num_classes, metric, categorical, num_threads, weights)
+            more: Any = (num_classes, categorical, num_threads, weights)
             by_output = zip(*map(_by_output, (labels, val_labels)), strict=True)
             each = [
-                cls.fit(columns, of_train, val_columns, of_val, *more)
+                cls.fit(
+                    columns, of_train, val_columns, of_val, *more, learns_medians=learns_medians
+                )
                 for of_train, of_val in by_output
             ]
             outputs = [models for trees in each for models in trees._outputs]
@@ -89,9 +92,9 @@ class BoostedTrees:
         import lightgbm  # with scikit-learn, which most models do not need
 
         columns, val_columns = _rounded(columns), _rounded(val_columns)
-        objective, watched = _objective(num_classes, metric)
-        unit = _unit(labels) if watched == "l1" else None
-        settings = _BASE | objective | {"metric": watched, "num_threads": num_threads}
+        objective = _objective(num_classes, learns_medians)
+        unit = _unit(labels) if objective["objective"] == "l1" else None
+        settings = _BASE | objective | {"num_threads": num_threads}
         options: Any = {"categorical_feature": list(categorical), "params": settings}
         train = lightgbm.Dataset(columns, _squeezed(labels, unit), weight=weights[0], **options)
         of_val = options | {"weight": weights[1], "reference": train}
@@ -106,12 +109,8 @@ class BoostedTrees:
             stop = lightgbm.early_stopping(_PATIENCE, verbose=False)
             return lightgbm.train(tried, train, _NUM_TREES, valid_sets=[val], callbacks=[stop])
 
-        def loss(model: lightgbm.Booster) -> float:
-            score = model.best_score["valid_0"][watched]
-            return -score if watched in ("auc", "average_precision") else score
-
         first = [fitted(each, 0) for each in _SETTINGS[: len(_SETTINGS) if len(val_labels) else 1]]
-        best = min(range(len(first)), key=lambda i: loss(first[i])) if len(first) > 1 else 0
+        best = int(np.argmin([sum(model.best_score["valid_0"].values()) for model in first]))
         models = [first[best]]
         models += [fitted(_SETTINGS[best], seed) for seed in range(1, _NUM_MODELS)]
         texts = [model.model_to_string(num_iteration=model.best_iteration) for model in models]
@@ -250,12 +249,12 @@ def _rounded(columns: np.ndarray) -> np.ndarray:
     return columns.astype(np.float32)
 
 
-def _objective(num_classes: int | None, metric: str) -> tuple[dict[str, Any], str]:
-    """LightGBM's settings for a label, and its metric closest to the one that selects."""
+def _objective(num_classes: int | None, learns_medians: bool) -> dict[str, Any]:
+    """LightGBM's settings for a label. Its own loss stops it: the AUROC of validation rows of one
+    season does not say whether the trees have learned the level of others.
+    """
     if num_classes is None:
-        is_absolute = metric in ("mae", "nmae", "mape", "median_ae")
-        return {"objective": "l1" if is_absolute else "l2"}, "l1" if is_absolute else "l2"
+        return {"objective": "l1" if learns_medians else "l2"}
     if num_classes == 2:
-        watched = {"auroc": "auc", "average_precision": "average_precision"}
-        return {"objective": "binary"}, watched.get(metric, "binary_logloss")
-    return {"objective": "multiclass", "num_class": num_classes}, "multi_logloss"
+        return {"objective": "binary"}
+    return {"objective": "multiclass", "num_class": num_classes}

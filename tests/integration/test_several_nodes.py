@@ -282,4 +282,4 @@ def test_a_folder_that_nodes_do_not_share_is_told(small_tables, tmp_path):
         head.add_node(1, wrapper=hidden)
         with _driver(head, config, log) as driver:
             assert driver.wait(timeout=400) == 2, log.read_text()
-    assert "does not see the run's folder" in log.read_text()
+    assert "[run-storage-not-shared]" in log.read_text()

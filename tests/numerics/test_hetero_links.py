@@ -179,8 +179,8 @@ def test_more_negatives_than_nodes_and_it_says_so(graph, tmp_path, capfd):
     [
         (
             {"sampling__fanouts": {"user__buys__item": [3, 2]}},
-            "sampling.fanouts.user__buys__item is invalid: the graph has no such edge type. Set it "
-            "for user__sees__item, ",
+            "sampling.fanouts.user__buys__item is invalid: no such edge type. Set it for "
+            "user__sees__item, ",
         ),
         (
             {"model": {"type": "GraphSAGE", "args": {"hidden_channels": 8}}},

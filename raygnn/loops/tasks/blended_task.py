@@ -41,7 +41,7 @@ from raygnn.loops.blend import (
 from raygnn.loops.boosted_trees import BoostedTrees
 from raygnn.loops.column_effects import MAX_ROWS, describe_effects
 from raygnn.loops.ranges import Ranges
-from raygnn.loops.tasks.label_target import METRICS_OF_ORDER, LabelOutput
+from raygnn.loops.tasks.label_target import LabelOutput
 from raygnn.loops.tasks.label_task import LabelTask
 from raygnn.losses.seed_losses import standardized
 from raygnn.metrics import Calibration, metrics_of
@@ -51,6 +51,7 @@ from raygnn.parallel.collectives import broadcast_object, gather_rows
 from raygnn.sampling.batch_sequence import BatchT
 
 _SUSPICIOUS, _LIFT = 0.1, 0.05  # share of gains, and AUROC, by one column without times
+_OF_MEDIANS = ("mae", "nmae", "mape", "median_ae")  # metrics that a median minimizes
 _MAX_CELLS = 1 << 26  # of the columns that LightGBM reads in training
 
 
@@ -160,9 +161,9 @@ class BlendedTask(LabelTask[BatchT]):
                 val_columns[:, kept],
                 val_labels,
                 num_classes,
-                self.selecting_metric,
                 np.flatnonzero(categorical[kept]).tolist(),
                 weights=(self.target.weights_of(train), self.target.weights_of(val)),
+                learns_medians=self.learns_medians,
             )
 
         every = np.arange(width)
@@ -222,19 +223,14 @@ class BlendedTask(LabelTask[BatchT]):
         return {}
 
     @property
-    def selecting_metric(self) -> str:
-        """The metric that simple models are chosen by: the monitored one, else the error of the
-        loss, that of the order of two classes, or the first.
-        """
+    def learns_medians(self) -> bool:
+        """Whether LightGBM learns medians of numbers: by the monitored metric, else by the loss."""
         config, names = self.config, self.metric_names()
         monitors = [config.early_stopping and config.early_stopping.monitor]
         monitors.append(config.checkpoint.monitor)
         watched = [name.removeprefix("val/") for name in monitors if name]
         watched = [name for name in watched if name in names]
-        if self.output.problem == "regression":
-            return [*watched, "rmse" if self.is_squared else "mae"][0]
-        is_ranked = self.output.num_outputs == 2 and METRICS_OF_ORDER[0] in names
-        return [*watched, *METRICS_OF_ORDER[:is_ranked], *names][0]
+        return watched[0] in _OF_MEDIANS if watched else not self.is_squared
 
     def row_columns(self, rows: np.ndarray, split: str) -> np.ndarray:
         """float64 [num_rows, num_columns], what simple models read of rows at these positions.

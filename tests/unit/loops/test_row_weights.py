@@ -214,7 +214,7 @@ def test_lightgbm_learns_heavy_rows_and_stops_by_them(num_classes: int | None) -
     predicted = []
     for flip in (False, True):
         weights = np.where(is_heavy ^ flip, 20.0, 1.0)
-        parts: Any = (x[500:], y[500:], x[:500], y[:500], num_classes, "mae")
+        parts: Any = (x[500:], y[500:], x[:500], y[:500], num_classes)
         of_rows: Any = {"weights": (weights[500:], weights[:500])}
         predicted.append(BoostedTrees.fit(*parts, **of_rows).predict(x)[:, -1])
     assert np.corrcoef(x[:, 0], predicted[0])[0, 1] > 0.8
