@@ -327,9 +327,7 @@ def _check_together(options: argparse.Namespace) -> None:
             "folder, as Parquet files. Name a folder. [infer-out-folder]"
         )
     if "top_k" in chosen and not {"anchors", "table", "rows"} & {*chosen}:
-        raise ConfigError(
-            "--top-k needs --anchors. Name a file of ids. [infer-anchors-missing]"
-        )
+        raise ConfigError("--top-k needs --anchors. Name a file of ids. [infer-anchors-missing]")
 
 
 def _flag(name: str) -> str:

@@ -94,7 +94,7 @@ def test_the_saved_model_predicts_what_was_tested(run: tuple[Any, str]) -> None:
     value = metrics_of([auroc], scores, torch.from_numpy(joined["y"].to_numpy(copy=True)))["auroc"]
     assert value == pytest.approx(result.metrics["test/auroc"], abs=1e-6)
     page = (Path(result.path) / "report.html").read_text()
-    shown = ("rows=rows", "before scaling", "Rows by probability of", "Cohorts by", "share found")
+    shown = ("rows=rows", "Calibration", "Rows by probability of", "Cohorts by", "share found")
     assert [text for text in shown if text not in page] == []
 
 
