@@ -120,7 +120,7 @@ def test_the_saved_model_predicts_what_was_tested(run: Any, tmp_path: Path) -> N
         assert share == pytest.approx(0.8, abs=0.08)
         return
     calibration = result.metrics["calibration"]["test"]
-    assert calibration["error"] < 1.5 * calibration["by_chance"]
+    assert calibration["error"] < 2 * calibration["by_chance"]
     assert "before scaling" in (Path(result.path) / "report.html").read_text()
     assert decide(result.path, top=0.1).startswith("test: the best 10% of 300 rows, 30 with a ")
     assert "at least 0.1667" in decide(result.path, cost=5)

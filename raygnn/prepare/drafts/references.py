@@ -126,8 +126,7 @@ def find_references(tables: list[Table], overrides: Overrides) -> None:
     completes lists of a part of the ids.
     """
     _find_single_references(tables, overrides)
-    alone = [table for table in tables if table.key is None and not table.references]
-    are_joined = [_join_key(table, tables) for table in alone]
+    are_joined = [_join_key(table, tables) for table in tables if table.key is None]
     if any(are_joined):
         _find_single_references(tables, overrides)
     are_completed = [_complete_ids(table, tables, overrides) for table in tables]
@@ -180,6 +179,8 @@ def _complete_ids(table: Table, tables: Sequence[Table], overrides: Overrides) -
 def _join_key(table: Table, tables: Sequence[Table]) -> bool:
     """Adds a column that joins the ids of a table which are several columns, and of other tables
     with these columns. Returns whether there are such columns.
+
+    Columns that all refer to other tables are the ends of an edge, such as user and item.
     """
     others = [other for other in tables if other is not table]
     shared = [
@@ -188,6 +189,8 @@ def _join_key(table: Table, tables: Sequence[Table]) -> bool:
         if column.kind in {"int", "text"} and any(name in other.columns for other in others)
     ]
     for names in (*combinations(shared, 2), *combinations(shared, 3)):
+        if {*names} <= {*table.references}:
+            continue
         name = " ".join(names)
         key = Column(name, _joined_ids(table, names))
         referring = {

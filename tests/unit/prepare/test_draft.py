@@ -606,6 +606,33 @@ def test_ids_of_several_columns_are_joined(tmp_path: Path) -> None:
     assert "East|4" in ids
 
 
+def test_numbers_within_a_thing_are_ids_with_it(tmp_path: Path) -> None:
+    """Copies of a book are, but pairs of a book and its reader, which others repeat, are edges."""
+    books, readers = [f"978{i:04d}" for i in range(60)], [f"R{i}" for i in range(50)]
+    copies = [(book, number) for book in books for number in (1, 2, 3)]
+    pairs = [(book, reader) for book in books for reader in readers[::5]]
+    loans, again = some(copies, 900), some(pairs, 400)
+    write(tmp_path, "books.csv", isbn=books, genre=some(["a", "b"], 60))
+    write(tmp_path, "readers.csv", reader_id=readers, town=some(["x", "y"], 50))
+    shelves = some(["s", "t"], 180)
+    write(
+        tmp_path,
+        "copies.csv",
+        isbn=[b for b, _ in copies],
+        copy_no=[n for _, n in copies],
+        shelf=shelves,
+    )
+    write(tmp_path, "loans.csv", isbn=[b for b, _ in loans], copy_no=[n for _, n in loans])
+    for name, rows in (("likes", pairs), ("views", again)):
+        write(tmp_path, f"{name}.csv", isbn=[b for b, _ in rows], reader_id=[r for _, r in rows])
+    graph = Manifest.parse(draft(str(tmp_path)).text)
+    assert graph.node_types["copies"].id == "isbn copy_no"
+    types = {each.type for each in graph.edge_types}
+    assert {("loans", "isbn_copy", "copies"), ("copies", "isbn", "books")} <= types
+    ends = {"books", "readers"}
+    assert {t[1] for t in types if {t[0], t[2]} == ends} == {"likes", "views"}
+
+
 def test_dates_later_than_the_time_of_their_row_are_no_features(tmp_path: Path) -> None:
     _clinics(tmp_path)
     text = draft(str(tmp_path)).text
