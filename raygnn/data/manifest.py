@@ -155,7 +155,7 @@ EdgeLabels = dict[str, LabelSpec]
 def _check_column_names(features: dict[str, Any], labels: dict[str, Any]) -> None:
     for name in (*features, *labels):
         if not _NAME.fullmatch(name):
-            rule = f"column name {name!r} must be letters, digits, and inside '_', '.' or '-'"
+            rule = f"column name {name!r} must be letters, digits, '_', '.' or '-', no mark first"
             raise RuleError(rule, id="graph-column-name")
         if name in _RESERVED_COLUMNS:
             remedy = f"Use none of {sorted(_RESERVED_COLUMNS)}"
@@ -454,8 +454,8 @@ def reverses(tables: Sequence[EdgeTable]) -> dict[EdgeType, EdgeType]:
 
 def check_type_name(name: str) -> None:
     """Raises a RuleError unless a type or table can have the name."""
-    if not _NAME.fullmatch(name) or SEPARATOR in name or name.endswith("_") or name.startswith("_"):
-        rule = f"type name {name!r} must be letters, digits, '.', '-' or single '_' inside"
+    if not _NAME.fullmatch(name) or SEPARATOR in name or name.endswith("_"):
+        rule = f"type name {name!r} must be letters, digits, '.', '-' and single '_' between them"
         raise RuleError(rule, id="graph-type-name")
 
 
