@@ -180,7 +180,8 @@ def _join_key(table: Table, tables: Sequence[Table]) -> bool:
     """Adds a column that joins the ids of a table which are several columns, and of other tables
     with these columns. Returns whether there are such columns.
 
-    Columns that all refer to other tables are the ends of an edge, such as user and item.
+    Columns that all refer to other tables are the ends of an edge, such as user and item. Beside
+    references, only columns called a number or id count: a rank within a race would often match.
     """
     others = [other for other in tables if other is not table]
     shared = [
@@ -189,17 +190,20 @@ def _join_key(table: Table, tables: Sequence[Table]) -> bool:
         if column.kind in {"int", "text"} and any(name in other.columns for other in others)
     ]
     for names in (*combinations(shared, 2), *combinations(shared, 3)):
-        if {*names} <= {*table.references}:
+        own = {*names} - {*table.references}
+        if not own or (table.references and not all(map(_is_called_id, own))):
             continue
         name = " ".join(names)
         key = Column(name, _joined_ids(table, names))
+        if not key.can_be_key:
+            continue
         referring = {
             other.name: pc.mean(pc.is_in(ids, value_set=key.distinct)).as_py()
             for other in others
             if {*names} <= {*other.columns}
             and (ids := _joined_ids(other, names).drop_null()).length()
         }
-        if not key.can_be_key or max(referring.values(), default=0) < _NAMED_RATE:
+        if max(referring.values(), default=0) < _NAMED_RATE:
             continue
         for each in tables:
             if each is table or referring.get(each.name, 0) >= _NAMED_RATE:
@@ -207,6 +211,10 @@ def _join_key(table: Table, tables: Sequence[Table]) -> bool:
                 each.repairs.append(f"{name} joins {' and '.join(names)}, the ids of {table.name}")
         return True
     return False
+
+
+def _is_called_id(column: str) -> bool:
+    return not _ID_WORDS.isdisjoint(words_of(column)[-1:])
 
 
 def _joined_ids(table: Table, names: Sequence[str]) -> pa.ChunkedArray:
