@@ -49,7 +49,7 @@ def prediction_columns(outputs: Tensor, of: LabelOutput) -> dict[str, np.ndarray
     `high`.
     """
     if of.problem == "multi_class":
-        logits = outputs.float()
+        logits = outputs.double()
         chosen = logits.argmax(dim=1, keepdim=True)
         classes = pa.array(chosen.flatten().numpy())
         if of.class_names is not None:
@@ -69,8 +69,11 @@ def prediction_columns(outputs: Tensor, of: LabelOutput) -> dict[str, np.ndarray
 
 
 def probability_columns(outputs: Tensor, of: LabelOutput) -> dict[str, np.ndarray | pa.Array]:
-    """`probability` of each class or label, from logits [num_rows, num_outputs]."""
-    logits = outputs.float()
+    """`probability` of each class or label, from logits [num_rows, num_outputs].
+
+    As float32, different logits above 16 are all 1: rows would lose the order that metrics read.
+    """
+    logits = outputs.double()
     is_class = of.problem == "multi_class"
     probabilities = logits.softmax(dim=1) if is_class else logits.sigmoid()
     return {"probability": probabilities.numpy()}

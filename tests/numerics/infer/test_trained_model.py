@@ -141,7 +141,7 @@ def test_a_table_has_the_forms_that_are_wanted(node_model):
     found = raygnn.load(node_model.run).predict(node_model.plain_graph, what="probabilities")
     assert len(found) == 150
     assert found["probability"].shape == (150, 3)
-    assert found.to_torch()["probability"].dtype == torch.float32
+    assert found.to_torch()["probability"].dtype == torch.float64
     assert list(found.to_torch()) == ["probability"]
     frame = found.to_pandas()
     assert frame["id"][7] == "n007"
