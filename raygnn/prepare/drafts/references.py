@@ -233,6 +233,29 @@ def _find_single_references(tables: list[Table], overrides: Overrides) -> None:
         for column in table.columns.values():
             if column.name != table.key or (table.name, column.name) in overrides:
                 _find_reference(table, column, tables, overrides)
+    _find_by_equal_names(tables, overrides)
+
+
+def _find_by_equal_names(tables: Sequence[Table], overrides: Overrides) -> None:
+    """A few texts are ids if a column of the same name in another table refers to them."""
+    known = {
+        name: (table, reference)
+        for table in tables
+        for name, reference in table.references.items()
+        if table.columns[name].kind == "text"
+    }
+    for table in tables:
+        for name, column in table.columns.items():
+            source, reference = known.get(name, (table, None))
+            is_free = name != table.key and (table.name, name) not in {*overrides}
+            if reference is None or source is table or reference.table == table.name or not is_free:
+                continue
+            other = next(other for other in tables if other.name == reference.table)
+            rate, num_unknown = _containment(column, other)
+            if name not in table.references and rate >= _UNNAMED_RATE:
+                why = f"the name is that of {source.name}.{name}"
+                table.references[name] = Reference(name, other.name, rate, num_unknown, why)
+                table.rejected = [each for each in table.rejected if each.column != name]
 
 
 def _find_key(table: Table, tables: Sequence[Table], overrides: Overrides) -> str | None:
@@ -383,13 +406,14 @@ def _match(table: Table, column: Column, other: Table) -> Match:
         why = "too many rows have an unknown value" if rate > 0.1 else ""
         return Match(level, rate, is_accepted, names if is_accepted else why)
     is_within = table is other and is_number and has_stem and _ends_together(values, keys)
-    is_end_of_gaps = level == 1 and is_number and len(values) >= _FEW and _is_sparse(values, keys)
-    least = _NAMED_RATE if is_end_of_gaps else _UNNAMED_RATE
+    is_many = len(values) >= _FEW
+    is_telling = level == 1 and is_many and (not is_number or _is_sparse(values, keys))
+    least = _NAMED_RATE if is_telling else _UNNAMED_RATE
     if rate < least or (level == 0 and table is other and not is_within):
         is_close = rate >= 0.9 and (level or not is_number) and table is not other
         return Match(level, rate, False, "too many rows have an unknown value" if is_close else "")
     if is_number:
-        if len(values) >= _FEW and _is_sparse(values, keys):
+        if is_many and _is_sparse(values, keys):
             return Match(level, rate, True, "ids with gaps, which other numbers would not hit")
         if is_within and column.repeats:
             return Match(level, rate, True, "ids up to the last of the table")
@@ -398,7 +422,7 @@ def _match(table: Table, column: Column, other: Table) -> Match:
         why = COINCIDENCE if is_small else "numbers, and the names do not agree"
         return Match(level, rate, is_accepted, names if is_accepted else why)
     uses_all = len(keys) > 2 and len(values) >= _UNNAMED_RATE * len(keys)
-    if level or len(values) >= _FEW or uses_all:
+    if level or is_many or uses_all:
         return Match(level, rate, True, names or "texts that are ids")
     return Match(level, rate, False, f"{len(values)} distinct texts, and other names")
 

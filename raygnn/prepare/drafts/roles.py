@@ -378,8 +378,10 @@ def _examples(tables: Sequence[Table]) -> list[str]:
         (not (len(table.references) > 1 and is_order(column)), len(column.distinct), table, column)
         for table in tables
         if is_used(table)
-        for column in roles_of(table).features
+        for roles in [roles_of(table)]
+        for column in roles.features
         if column.is_class or is_order(column)
+        if roles.time is None or not column.follows(roles.time)
     ]
     best = min((each[:2] for each in found), default=None)
     return [f"{t.name}.{c.name}" for *rank, t, c in found if (*rank,) == best][:_MOST_EXAMPLES]

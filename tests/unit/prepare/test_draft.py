@@ -1193,3 +1193,29 @@ def test_labelled_transfers_keep_their_direction(tmp_path: Path) -> None:
     assert config.task.type == "edge_prediction"
     assert config.data.reverse_edges is True  # messages go both ways all the same
     assert config.sampling.temporal is None  # `fit` turns it on for edges with times
+
+
+def test_references_to_a_list_with_gaps_and_by_the_name_in_another_table(tmp_path: Path) -> None:
+    """Flights to airports that the list lacks, and the weather at three of the airports."""
+    codes = [f"{a}{b}X" for a in "ABCDEFGH" for b in "KLMNOP"]
+    write(tmp_path, "airports.csv", faa=codes, alt=[*range(len(codes))])
+    hours = [f"2024-01-{1 + i // 20:02d} {i % 20:02d}:00" for i in range(400)]
+    ends = {"origin": some(codes[:3], 400), "dest": some([*codes[3:], "PSE", "STT"], 400)}
+    write(tmp_path, "flights.csv", at=hours, delay=some([0.5, 1.5, 2.5], 400), **ends)
+    write(
+        tmp_path,
+        "weather.csv",
+        origin=some(codes[:3], 100),
+        at=hours[::4],
+        wind=some([0.25, 3.75, 5.5], 100),
+        month=[*range(100)],
+    )
+    drafted = draft(str(tmp_path))
+    references = [line.strip() for line in drafted.picture if "->" in line]
+    assert [line.split(",")[0] for line in references] == [
+        "flights.origin -> airports.faa",
+        "flights.dest -> airports.faa",
+        "weather.origin -> airports.faa",
+    ]
+    assert references[-1].endswith("(the name is that of flights.origin)")
+    assert not any("weather.month" in note for note in drafted.notes)  # grows with the time
