@@ -46,22 +46,18 @@ def interpolate(
     return result
 
 
+@dataclass
 class _Resolver:
-    def __init__(
-        self,
-        raw: Mapping[str, Any],
-        defaults: Mapping[str, Any],
-        environ: Mapping[str, str],
-        result: Interpolated,
-        *,
-        keep_env: bool = False,
-    ) -> None:
-        self._raw, self._defaults, self._environ = raw, defaults, environ
-        self._result, self._limits, self._keep_env = result, Limits(), keep_env
+    raw: Mapping[str, Any]
+    defaults: Mapping[str, Any]
+    environ: Mapping[str, str]
+    result: Interpolated
+    keep_env: bool = False
+    limits: Limits = field(default_factory=Limits)
 
     def resolve(self) -> dict[str, Any]:
         resolved = {}
-        for key, value in self._raw.items():
+        for key, value in self.raw.items():
             try:
                 resolved[key] = self.walk(value, (key,), ())
             except RuleError as error:
@@ -70,7 +66,7 @@ class _Resolver:
         return resolved
 
     def walk(self, value: Any, path: KeyPath, trail: tuple[str, ...]) -> Any:
-        self._limits.check(value, max(len(path), len(trail)))
+        self.limits.check(value, max(len(path), len(trail)))
         if isinstance(value, Mapping):
             return {key: self.walk(inner, (*path, key), trail) for key, inner in value.items()}
         if isinstance(value, list):
@@ -93,7 +89,7 @@ class _Resolver:
                 self._report(trail, Problem(path, rule, remedy, id="config-reference"))
                 return text
             if match["name"] is None:
-                parts.append("$${" if self._keep_env else "${")
+                parts.append("$${" if self.keep_env else "${")
                 continue
             value = self._reference(match["name"], path, trail, as_text=True)
             if value is MISSING:
@@ -103,14 +99,14 @@ class _Resolver:
                 self._report(trail, Problem(path, rule, remedy, id="config-reference"))
                 return text
             parts.append(_as_text(value))
-            self._limits.check(parts[-1], len(path))
+            self.limits.check(parts[-1], len(path))
         return "".join(parts) + text[end:]
 
     def _reference(
         self, name: str, path: KeyPath, trail: tuple[str, ...], *, as_text: bool = False
     ) -> Any:
         if name.startswith(_ENV):
-            if self._keep_env:
+            if self.keep_env:
                 return f"${{{name}}}"
             return self._environment(name.removeprefix(_ENV), path, trail, as_text=as_text)
         if name in trail:
@@ -131,32 +127,32 @@ class _Resolver:
 
     def _lookup(self, target: KeyPath) -> Any:
         for length in range(len(target) + 1):
-            value = value_at(self._raw, target[:length])
+            value = value_at(self.raw, target[:length])
             if value is MISSING:
-                parent = value_at(self._raw, target[: length - 1])
+                parent = value_at(self.raw, target[: length - 1])
                 if isinstance(parent, Mapping):
-                    return value_at(self._defaults, target)
+                    return value_at(self.defaults, target)
                 return MISSING
         if isinstance(value, Mapping) and not target:
-            return {**self._defaults, **value}
+            return {**self.defaults, **value}
         return value
 
     def _environment(
         self, name: str, path: KeyPath, trail: tuple[str, ...], *, as_text: bool
     ) -> Any:
-        if name not in self._environ:
+        if name not in self.environ:
             rule, remedy = f"the environment variable {name} is not set", f"Export {name}"
             self._report(trail, Problem(path, rule, remedy, id="config-environment-missing"))
             return MISSING
-        text = self._environ[name]
+        text = self.environ[name]
         if broken := broken_scalar(text):
             rule = f"in the environment variable {name}, {broken.rule}"
             self._report(trail, Problem(path, rule, broken.remedy, broken.id))
             return MISSING
-        self._result.environment[name] = text
+        self.result.environment[name] = text
         if as_text:
             return text
-        self._result.texts[path] = text
+        self.result.texts[path] = text
         try:
             value = parse_scalar(text)
         except RuleError:
@@ -166,7 +162,7 @@ class _Resolver:
 
     def _report(self, trail: tuple[str, ...], problem: Problem) -> None:
         if not trail:
-            self._result.problems.append(problem)
+            self.result.problems.append(problem)
 
 
 def _as_text(value: Any) -> str:

@@ -169,10 +169,8 @@ class Sampling(Section):
 
     # fmt: off
     rules = (
-        Rule("sampling-last-draws-nothing", "replace weight", lambda s: s.takes_latest,
-             "sampling.temporal.strategy is last, which draws nothing",
-             "Remove it, or set the strategy to uniform"),
-        Rule("sampling-last-draws-nothing", "type", lambda s: s.takes_latest and s.is_labor,
+        Rule("sampling-last-draws-nothing", "replace weight type",
+             lambda s: s.takes_latest and not s.is_full,
              "sampling.temporal.strategy is last, which draws nothing",
              "Remove it, or set the strategy to uniform"),
         Rule("sampling-labor-replace", "replace", lambda s: s.is_labor,

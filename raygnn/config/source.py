@@ -208,10 +208,9 @@ def apply_overrides(
 
 
 def _parse(tokens: Sequence[str], problems: list[Problem]) -> Iterator[Override]:
-    position = 0
-    while position < len(tokens):
-        token = str(tokens[position])
-        position += 1
+    remaining = [str(token) for token in tokens]
+    while remaining:
+        token = remaining.pop(0)
         if not token.startswith("--") or not token.strip("-!"):
             rule, remedy = "it is not part of an override", "Write --section.key value"
             problems.append(Problem((token,), rule, remedy, id="override-form"))
@@ -223,14 +222,12 @@ def _parse(tokens: Sequence[str], problems: list[Problem]) -> Iterator[Override]
         if not equals and name.endswith("!"):
             yield Override(parse_path(name[:-1]), deletes=True)
             continue
-        has_value = position < len(tokens) and not str(tokens[position]).startswith("--")
-        if not equals and not has_value:
-            yield Override(parse_path(name), True)
-            continue
-        if not equals:
-            text = str(tokens[position])
-            position += 1
         path = parse_path(name)
+        if not equals:
+            if not remaining or remaining[0].startswith("--"):
+                yield Override(path, True)
+                continue
+            text = remaining.pop(0)
         try:
             yield Override(path, parse_scalar(text), text)
         except RuleError as error:
