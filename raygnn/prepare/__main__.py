@@ -189,7 +189,8 @@ def _translate(args: argparse.Namespace) -> None:
             "--pql is invalid with --for, --active, --assuming or --horizons. Write them into the "
             "query, as FOR EACH, WHERE, ASSUMING and FORECAST. [prepare-options-clash]"
         )
-    found = translate(args.pql)
+    types = Manifest.load(args.graph).node_types
+    found = translate(args.pql, {name: table.id for name, table in types.items()})
     args.predict, args.node_type, args.active = [found.predict], found.entities, found.active
     args.assuming, args.horizons = found.assuming, found.horizons
     options = {"--predict": found.predict, "--for": found.entities, "--active": found.active}

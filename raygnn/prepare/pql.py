@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from raygnn.prepare.question import QUOTED, Text
 
@@ -59,9 +60,11 @@ class Translation:
     notes: tuple[str, ...]
 
 
-def translate(pql: str) -> Translation:
+def translate(pql: str, ids: Mapping[str, str] = MappingProxyType({})) -> Translation:
     """Translates `PREDICT AGGREGATE(TABLE.COLUMN WHERE ..., START, END, UNIT) FOR EACH TABLE.ID
     WHERE ...`. Raises a ConfigError that marks a part without a counterpart.
+
+    `ids`: column of ids of each node type.
     """
     text = Text(_with_quotes(re.sub(r"\s+", " ", pql.strip().rstrip(";"))), "--pql")
     clauses = _split_clauses(text)
@@ -84,10 +87,13 @@ def translate(pql: str) -> Translation:
     asked = _as_sql(asked) if asked == predict else asked  # a column
     notes = []
     entities, start = clauses["FOR"]
-    found = re.fullmatch(r"([\w-]+)\.[\w-]+(.*)", entities)
+    found = re.fullmatch(r"([\w-]+)\.([\w-]+)(.*)", entities)
     if found is None:
         raise text.error("the column of ids is missing", "Write TABLE.COLUMN", at=start)
-    if found[2].strip():
+    for name, id in ids.items():
+        if name.lower() == found[1].lower() and id.lower() != found[2].lower():
+            raise text.error(f"{name} has its ids in {id}", f"Write {name}.{id}", at=start)
+    if found[3].strip():
         notes.append(f"{entities!r} names entities to predict: raygnn infer --rows asks for them")
     if "RANK" in clauses:
         notes.append(f"RANK TOP {clauses['RANK'][0]}: raygnn infer --k returns as many")

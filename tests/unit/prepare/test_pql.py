@@ -90,7 +90,7 @@ from tests.unit.prepare.test_questions import make_tables, query_tables
 def test_queries_become_questions_of_the_graph(
     pql: str, expected: tuple[str, str, str | None]
 ) -> None:
-    found = translate(pql)
+    found = translate(pql, {"users": "user_id", "orders": "order_id"})
     assert (found.predict, found.entities, found.active) == expected
     assert bool(found.notes) == ("RANK" in pql or "user_id IN " in pql)
     assert found.horizons == (4 if "FORECAST" in pql else 1)
@@ -114,6 +114,7 @@ def test_queries_become_questions_of_the_graph(
         ("PREDICT COUNT(orders.*, -INF, 0) FOR EACH u.id", "-INF", ["window"]),
         ("PREDICT COUNT(orders.*, -30, 0) FOR EACH u.id", "-30", ["begins"]),
         ("PREDICT COUNT(orders.*) FOR EACH u.id", "orders.*", ["window"]),
+        ("PREDICT COUNT(o.*, 0, 3) FOR EACH Users.email", "Users.email", ["users.user_id"]),
         ("PREDICT COUNT(o.*, 0, 3, fortnights) FOR EACH u.id", "fortnights", ["days"]),
         (
             "PREDICT COUNT(o.*, 0, 3) FOR EACH u.id ASSUMING u.plan = 'premium'",
@@ -129,7 +130,7 @@ def test_queries_become_questions_of_the_graph(
 )
 def test_parts_without_a_counterpart_are_marked(pql: str, place: str, values: list[str]) -> None:
     with raises("labels-question", *values) as raised:
-        translate(pql)
+        translate(pql, {"users": "user_id"})
     *_, line, caret = str(raised.value).removesuffix(" [labels-question]").splitlines()
     assert line.strip() == pql
     assert caret.index("^") - 4 == pql.index(place)
