@@ -9,8 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
-
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import absolute, join, read_text, write_text
 from raygnn.data.manifest import Manifest, check_type_name, manifest_folder, manifest_uri
@@ -19,7 +17,7 @@ from raygnn.documents import dump_yaml, parse_yaml
 from raygnn.errors import ConfigError, DataError, RuleError
 from raygnn.prepare.column_labels import column_rows, without_features
 from raygnn.prepare.label_query import TARGET, LabelQuery, longest
-from raygnn.prepare.labels import LabelTables, LabelTimes, RowColumns, window_rows
+from raygnn.prepare.labels import LabelRows, LabelTables, LabelTimes, RowColumns, window_rows
 from raygnn.prepare.train_config import fanouts_to_all, reverse_edges_of, write_config
 from raygnn.runtime.sources import places_outside
 
@@ -69,13 +67,9 @@ def write_labels(
             how["splits"] = {"type": "hash", "fractions": [0.8, 0.1, 0.1]}
         else:
             made = window_rows(tables, manifest, query, times, name)
-    uri, columns = manifest_uri(graph), made.columns
-    if made.manifest != manifest:
-        write_manifest(uri, without_features(read_text(uri), query.answers), made.manifest)
-    window = longest(query.window) if query.window else None
-    declare_labels(graph, made.manifest, name, columns, made.rows, window)
-    config, more = _write_config(graph, made.manifest, name, columns, allow_outside, **how)
-    kind = "training table" if columns.target is None else "label edges"
+    _declare(graph, manifest, name, query, made)
+    config, more = _write_config(graph, made.manifest, name, made.columns, allow_outside, **how)
+    kind = "training table" if made.columns.target is None else "label edges"
     return Labels(kind, (*made.lines, *more), made.warnings, config)
 
 
@@ -129,15 +123,9 @@ def _write_config(
     return config, lines
 
 
-def declare_labels(
-    graph: str,
-    manifest: Manifest,
-    name: str,
-    columns: RowColumns,
-    rows: pa.Table,
-    window: str | None = None,
-) -> None:
-    """Writes rows into a file, and their entry into graph.yaml."""
+def _declare(graph: str, manifest: Manifest, name: str, query: LabelQuery, made: LabelRows) -> None:
+    """Writes rows into a file, and their entry into graph.yaml, whose features lose the label."""
+    columns = made.columns
     common = {"time": columns.time, "split": "split"} if columns.time is not None else {}
     entry: dict[str, Any]
     if columns.target is None:
@@ -148,26 +136,23 @@ def declare_labels(
         entry = {"files": files, "node_type": columns.node_type, "node": columns.node}
         weight = {} if columns.weight is None else {"weight": columns.weight}
         entry |= {"labels": labels, **weight, **common}
-        entry |= {} if window is None else {"window": window}
+        entry |= {"window": longest(query.window)} if query.window else {}
     else:
         section, files = "label_edges", f"label_edges/{name}.parquet"
         entry = {"type": [columns.node_type, name, columns.target_type], "files": files}
         entry |= {"source": columns.node, "target": TARGET, **common}
-    content = manifest.model_dump(mode="json")
+    content = made.manifest.model_dump(mode="json")
     if section == "training_tables":
         content[section][name] = entry
     else:
         others = [table for table in content[section] if table["type"] != entry["type"]]
         content[section] = [entry, *others]  # as in the text
     expected = Manifest.model_validate(content)
-    write_parquet(rows, join(manifest_folder(graph), files))
+    write_parquet(made.rows, join(manifest_folder(graph), files))
+    if expected == manifest:
+        return
     uri = manifest_uri(graph)
-    if expected != manifest:
-        write_manifest(uri, _with_entry(read_text(uri), section, name, entry), expected)
-
-
-def write_manifest(uri: str, text: str, expected: Manifest) -> None:
-    """Writes an edited text, or if it is not what is expected, the whole manifest anew."""
+    text = _with_entry(without_features(read_text(uri), query.answers), section, name, entry)
     try:
         is_right = Manifest.parse(text) == expected
     except DataError:
