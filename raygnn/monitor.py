@@ -22,7 +22,6 @@ from raygnn.json_output import with_json
 
 if TYPE_CHECKING:
     from raygnn.data.id_map import IdKind
-    from raygnn.data.manifest import Manifest
     from raygnn.serving.monitoring import Figure
 
 #: Exit status if a figure is beyond its limit.
@@ -86,8 +85,8 @@ def monitor(
     from raygnn.serving.records import FIGURES_SUFFIX, read_records
     from raygnn.trained_model import load
 
-    uri, tables = resolved(fspath(model)), absolute(fspath(graph))
-    keys = [*overrides, "--data.uri", tables]
+    uri, graph = resolved(fspath(model)), absolute(fspath(graph))
+    keys = [*overrides, "--data.uri", graph]
     loaded = load(uri, keys, task=task, allow_modules=allow_modules)
     output = monitoring.check_output(loaded.spec.output)
     chosen, opened = monitoring.Limits(**limits), loaded.open()
@@ -103,11 +102,13 @@ def monitor(
     logged = {} if follow is None else logged_rows(fspath(follow))
     figures = [monitoring.Figure("raygnn_answered_rows", len(rows))]
     figures += drift.prediction_drift(opened, rows, chosen)
-    figures += drift.input_drift(opened, tables, rows, logged, chosen)
+    figures += drift.input_drift(opened, graph, rows, logged, chosen)
     known: dict[Any, Any] = {}
     if labels is not None:
         kinds = [opened.bundle.id_map(end).kind for end in output.ends]
-        known = _read_labels(fspath(labels), output.key, kinds, opened.manifest())
+        manifest = opened.manifest()
+        tables = [] if manifest is None else [opened.training_table, *manifest.all_tables.values()]
+        known = _read_labels(fspath(labels), output.key, kinds, tables)
     elif is_link:
         known = monitoring.logged_links(opened, logged)
     if known:
@@ -125,9 +126,14 @@ def monitor(
 
 
 def _read_labels(
-    file: str, kind: str, kinds_of_ids: Sequence[IdKind], manifest: Manifest | None
+    file: str, kind: str, kinds_of_ids: Sequence[IdKind], tables: Sequence[Any]
 ) -> dict[Any, Any]:
-    """Labels by id and time, or `KnownLink`s by anchor. `kind`: key of the model's output."""
+    """Labels by id and time, or `KnownLink`s by anchor.
+
+    Args:
+        kind: key of the model's output.
+        tables: of the graph, or None; the first that declares the label has its columns in order.
+    """
     from raygnn.data.tables.files import named_files
     from raygnn.data.tables.read_ids import read_columns, read_id_files
     from raygnn.serving.monitoring import KnownLink, as_number
@@ -137,7 +143,6 @@ def _read_labels(
     own, is_link = _IDS[kind], kind == "links"
     columns = [name for name in table.column_names if name not in (*own, "time")]
     if len(columns) > 1:  # in the order of training
-        tables = () if manifest is None else manifest.all_tables.values()
         every = (label.columns for t in tables for label in getattr(t, "labels", {}).values())
         columns = next((list(c) for c in every if set(c) == set(columns)), [])
     is_known = columns == [_TARGET] if is_link else bool(columns)

@@ -133,11 +133,13 @@ def test_labels_are_read_by_the_columns_of_training(tmp_path: Path):
     table = {"files": "post.csv", "id": "id", "labels": {"tags": ["b", "a"]}}
     content = {"format": "raygnn/graph-v1", "node_types": {"post": table}, "edge_types": []}
     (tmp_path / "graph.yaml").write_text(json.dumps(content))
-    manifest, file = Manifest.load(str(tmp_path)), tmp_path / "labels.csv"
+    (table,), file = Manifest.load(str(tmp_path)).all_tables.values(), tmp_path / "labels.csv"
+    other = type(table).model_validate(table.model_dump() | {"labels": {"y": ["a", "b"]}})
+    tables = [None, table, other]
 
     def read(kind: str, text: str, *kinds: str) -> dict[Any, Any]:
         file.write_text(text)
-        return _read_labels(str(file), kind, kinds, manifest)
+        return _read_labels(str(file), kind, kinds, tables)
 
     several = read("nodes", "id,time,a,b\n7,2024-05-01,0,1\n8,2024-05-01,,1\n")
     assert several == {(7, "2024-05-01T00:00:00"): [1, 0]}
