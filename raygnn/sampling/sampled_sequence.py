@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Generator, Mapping
-from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, NotRequired, Protocol, Unpack
@@ -214,5 +213,4 @@ class SampledSequence(BatchSequence[BatchT]):
 
 def _joined(*parts: Generator[BatchT, None, None]) -> Generator[BatchT, None, None]:
     for batches in parts:
-        with closing(batches):
-            yield from batches
+        yield from batches
