@@ -21,7 +21,15 @@ from ray.train import Checkpoint
 from ray.tune.integration.ray_train import TuneReportCallback
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-from raygnn.console import count, give_result, label_lines, say, show_duration
+from raygnn.console import (
+    count,
+    give_result,
+    label_lines,
+    print_nothing,
+    printing,
+    say,
+    show_duration,
+)
 from raygnn.data.filesystem import arrow_filesystem, join, write_text
 from raygnn.documents import dump_yaml
 from raygnn.errors import PreemptedError, TrainingError
@@ -122,7 +130,8 @@ def _say_time(plan: SweepPlan, data: Any, num_concurrent: int) -> None:
     run = plan.loaded.config.run
     first = plan.trial_config(plan.first, name=None, storage_path=run.storage_path)
     began_s = time.monotonic()
-    estimate = launch(first, data=data, dry_run=True).metrics.get("estimate")
+    with printing(print_nothing):  # the sweep has reported the graph
+        estimate = launch(first, data=data, dry_run=True).metrics.get("estimate")
     if estimate is not None and estimate["time_s"] is not None:
         each_s = time.monotonic() - began_s + estimate["time_s"]
         most = "at most " if estimate["stops_early"] else ""
