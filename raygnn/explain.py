@@ -5,15 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from raygnn.command_line import (
-    add_allow_module,
-    add_as_of,
-    add_output_options,
-    check_model_argument,
-    command_parser,
-    exit_process,
-    run_command,
-)
+from raygnn import command_line
 from raygnn.console import give_result, say
 from raygnn.errors import ConfigError
 from raygnn.json_output import with_json
@@ -37,11 +29,11 @@ _REQUIRED = {"graph": "the folder or URI of a graph", "out": "a folder to write"
 
 @with_json
 def main(argv: Sequence[str] | None = None) -> int:
-    return run_command(_run, build_parser(), argv, interrupted="nothing was written")
+    return command_line.run_command(_run, build_parser(), argv, interrupted="nothing was written")
 
 
 def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
-    check_model_argument(remaining, _USAGE)
+    command_line.check_model_argument(remaining, _USAGE)
     for name, what in _REQUIRED.items():
         if getattr(options, name) is None:
             raise ConfigError(f"--{name} is missing. Name {what}. [explain-option-missing]")
@@ -90,7 +82,7 @@ def _listed(text: str, kind: str) -> list[int] | list[str]:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = command_parser("raygnn explain", _EXAMPLES, usage=_USAGE)
+    parser = command_line.command_parser("raygnn explain", _EXAMPLES, usage=_USAGE)
     add = parser.add_argument_group("what to explain").add_argument
     add("--graph", metavar="URI", help="graph of the nodes, any fsspec URI")
     add("--nodes", metavar="IDS", help="ids separated by commas, or a table of ids")
@@ -102,11 +94,11 @@ def build_parser() -> argparse.ArgumentParser:
     add = parser.add_argument_group("how").add_argument
     add("--edges", type=int, default=10, metavar="N", help="edges per explanation (default: 10)")
     add("--columns", type=int, default=3, metavar="N", help="columns per explanation (default: 3)")
-    add_as_of(add)
-    add_allow_module(parser)
-    add_output_options(parser)
+    command_line.add_as_of(add)
+    command_line.add_allow_module(parser)
+    command_line.add_output_options(parser)
     return parser
 
 
 if __name__ == "__main__":
-    exit_process(main)
+    command_line.exit_process(main)

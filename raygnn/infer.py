@@ -9,20 +9,13 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Any
 
-from raygnn.command_line import (
-    add_allow_module,
-    add_as_of,
-    add_output_options,
-    check_model_argument,
-    command_parser,
-    exit_process,
-    run_command,
-)
+from raygnn import command_line
 from raygnn.console import give_result, show
 from raygnn.data.bundle import Bundle
 from raygnn.data.extended_bundle import Addition, ExtendedBundle
 from raygnn.data.tables.read_ids import read_ids
 from raygnn.errors import ConfigError
+from raygnn.inference import row_tables
 from raygnn.inference.database_table import is_table
 from raygnn.inference.job import (
     WHAT,
@@ -33,13 +26,6 @@ from raygnn.inference.job import (
     check_no_new_nodes,
 )
 from raygnn.inference.new_rows import read_new, row_reader
-from raygnn.inference.row_tables import (
-    DEFAULT_K,
-    RowRequest,
-    declared_table,
-    read_rows,
-    request_rows,
-)
 from raygnn.inference.seed_times import find_seed_times
 from raygnn.json_output import with_json
 from raygnn.outputs.saved_model import SavedModel
@@ -207,11 +193,11 @@ def _options(out: str | PathLike[str], *how: Any) -> OutputOptions:
 
 @with_json
 def main(argv: Sequence[str] | None = None) -> int:
-    return run_command(_run, build_parser(), argv, interrupted="nothing was written")
+    return command_line.run_command(_run, build_parser(), argv, interrupted="nothing was written")
 
 
 def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
-    check_model_argument(remaining, _USAGE)
+    command_line.check_model_argument(remaining, _USAGE)
     model, overrides = remaining[0], remaining[1:]
     _check_together(options)
 
@@ -266,14 +252,14 @@ def _write_rows(options: argparse.Namespace, model: str, overrides: Sequence[str
             bundle = ExtendedBundle(bundle, addition)
             times = None if times is None else times.extended(addition)
         manifest = None if source is None else source.manifest()
-        declared = declared_table(manifest, output)
+        declared = row_tables.declared_table(manifest, output)
         rows: Any = options.table
         if options.rows is not None:
-            rows = read_rows(options.rows, bundle, output.ends[0], declared)
-        k = DEFAULT_K if output.links and options.top_k is None else options.top_k
+            rows = row_tables.read_rows(options.rows, bundle, output.ends[0], declared)
+        k = row_tables.DEFAULT_K if output.links and options.top_k is None else options.top_k
         moment = None if times is None else times.moment
-        named = RowRequest(rows, options.split, moment, declared)
-        request = request_rows(saved.spec, config, bundle, named, what=options.what, k=k)
+        named = row_tables.RowRequest(rows, options.split, moment, declared)
+        request = row_tables.request_rows(saved.spec, config, bundle, named, what=options.what, k=k)
         return Asked(request, times, addition)
 
     saved = SavedModel.open(model, overrides, options.allow_modules, task=options.task)
@@ -336,7 +322,7 @@ def _flag(name: str) -> str:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = command_parser("raygnn infer", _EXAMPLES, usage=_USAGE)
+    parser = command_line.command_parser("raygnn infer", _EXAMPLES, usage=_USAGE)
     add = parser.add_argument_group("what to write").add_argument
     add("--out", metavar="URI", help="folder to write, any fsspec URI, or a table: URL#TABLE")
     add("--task", metavar="NAME", help="task of a model with several tasks")
@@ -367,15 +353,15 @@ def build_parser() -> argparse.ArgumentParser:
             value = {"metavar": "SCORE" if name == "score" else "TYPE"}
         add(_flag(name), dest=name, help=field.description, **value)
     add = parser.add_argument_group("how").add_argument
-    add_as_of(add)
+    command_line.add_as_of(add)
     add("--rows-per-file", type=int, default=65_536, metavar="N", help="default: 65536")
     text = "rows per step of exact encoding (default: 30000)"
     add("--chunk-size", type=int, default=OutputOptions.chunk_size, metavar="N", help=text)
     add("--overwrite", action="store_true", help="replace existing output")
-    add_allow_module(parser)
-    add_output_options(parser)
+    command_line.add_allow_module(parser)
+    command_line.add_output_options(parser)
     return parser
 
 
 if __name__ == "__main__":
-    exit_process(main)
+    command_line.exit_process(main)

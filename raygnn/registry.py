@@ -12,14 +12,7 @@ from raygnn.command_line import command_parser, exit_process, exit_status_of
 from raygnn.console import give_result, say, show
 from raygnn.data.filesystem import absolute, folder_names, join, redact
 from raygnn.json_output import with_json
-from raygnn.outputs import mlflow_registry
-from raygnn.outputs.model_registry import (
-    CHAMPION,
-    RegisteredModel,
-    models_folder,
-    named_model,
-    resolved,
-)
+from raygnn.outputs import mlflow_registry, model_registry
 from raygnn.outputs.saved_model import SavedModel
 
 _DESCRIPTION = """\
@@ -46,13 +39,13 @@ def add(name: str, run: str, alias: str | None = None) -> str:
         ConfigError: the name is invalid.
         RunError, DataError: there is no model, or its files are damaged.
     """
-    run = resolved(run)
+    run = model_registry.resolved(run)
     saved = SavedModel.open(run)
     if name.startswith(mlflow_registry.PREFIX):
         with tempfile.TemporaryDirectory() as folder:
-            RegisteredModel(folder).add(absolute(run), saved.uri, saved.fingerprint)
+            model_registry.RegisteredModel(folder).add(absolute(run), saved.uri, saved.fingerprint)
             return mlflow_registry.added(name, join(folder, saved.fingerprint), alias)
-    model, _ = named_model(name)
+    model, _ = model_registry.named_model(name)
     model.add(absolute(run), saved.uri, saved.fingerprint)
     if alias is not None:
         model.set_alias(alias, saved.fingerprint)
@@ -88,9 +81,9 @@ def rollback(name: str) -> str:
     return model.rollback(alias)
 
 
-def _named_alias(name: str) -> tuple[RegisteredModel, str]:
-    model, alias = named_model(name)
-    return model, alias or CHAMPION
+def _named_alias(name: str) -> tuple[model_registry.RegisteredModel, str]:
+    model, alias = model_registry.named_model(name)
+    return model, alias or model_registry.CHAMPION
 
 
 @with_json
@@ -101,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> None:
     if options.action == "list":
-        names = [options.name] if options.name else folder_names(models_folder())
+        names = [options.name] if options.name else folder_names(model_registry.models_folder())
         records = [_record(name) for name in names]
         for record in records:
             show("".join(f"{line}\n" for line in _described(record)))
@@ -119,7 +112,7 @@ def _run(options: argparse.Namespace) -> None:
 
 def _record(name: str) -> dict[str, Any]:
     """Versions and aliases of a model, and when they changed."""
-    model, _ = named_model(name)
+    model, _ = model_registry.named_model(name)
     versions = [asdict(model.read_version(each)) for each in model.versions()]
     return {
         "uri": redact(model.uri),

@@ -11,14 +11,7 @@ from functools import partial
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from raygnn.command_line import (
-    add_allow_module,
-    add_as_of,
-    check_model_argument,
-    command_parser,
-    exit_process,
-    exit_status_of,
-)
+from raygnn import command_line
 from raygnn.console import give_result, printing, say
 from raygnn.data.filesystem import absolute, join, redact
 from raygnn.errors import ConfigError
@@ -267,11 +260,13 @@ def _answers(opened: Callable[[], TrainedModel], how: Mapping[str, Any]) -> Answ
 @with_json
 def main(argv: Sequence[str] | None = None) -> int:
     options, remaining = build_parser().parse_known_args(argv)
-    return exit_status_of(lambda: _run(options, remaining), interrupted="the server is stopped")
+    return command_line.exit_status_of(
+        lambda: _run(options, remaining), interrupted="the server is stopped"
+    )
 
 
 def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
-    check_model_argument(remaining, _USAGE)
+    command_line.check_model_argument(remaining, _USAGE)
     if options.graph is None:
         raise ConfigError(
             "--graph is missing. Name the folder or URI of a graph. [serve-graph-missing]"
@@ -285,7 +280,7 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = command_parser("raygnn serve", _EXAMPLES, usage=_USAGE)
+    parser = command_line.command_parser("raygnn serve", _EXAMPLES, usage=_USAGE)
     add = parser.add_argument_group("the server").add_argument
     add("--graph", metavar="URI", help="graph to answer for, any fsspec URI")
     add("--host", default="127.0.0.1", help="default: 127.0.0.1; 0.0.0.0 serves other machines")
@@ -313,10 +308,10 @@ def build_parser() -> argparse.ArgumentParser:
     add("--record", metavar="FILE", help="append answers to a file for raygnn replay")
     add("--shadow", metavar="MODEL", help="ask another model too; answers go to FILE.shadow")
     add("--precomputed", action="store_true", help="encode all nodes at the start, exactly")
-    add_as_of(add)
-    add_allow_module(parser)
+    command_line.add_as_of(add)
+    command_line.add_allow_module(parser)
     return parser
 
 
 if __name__ == "__main__":
-    exit_process(main)
+    command_line.exit_process(main)

@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from raygnn import redaction
 from raygnn.config.components import broken_components
 from raygnn.config.interpolation import Interpolated, interpolate
 from raygnn.config.schema import DEFAULT_COMPONENTS, Config, drop_removed_keys
@@ -23,13 +24,6 @@ from raygnn.config.source import Source, apply_overrides, read_source
 from raygnn.config.validation import validate
 from raygnn.documents import dump_yaml
 from raygnn.errors import ConfigError, KeyPath, Problem, dotted, shown
-from raygnn.redaction import (
-    REDACTED,
-    redact,
-    redact_text,
-    remember_environment,
-    without_environment,
-)
 
 
 @dataclass(frozen=True)
@@ -136,7 +130,7 @@ def load_config(
     misfits = [*apply_overrides(read, overrides, defaults), *drop_removed_keys(read.value)]
     beside = _defaults_beside(read.value, defaults)
     resolved = interpolate(read.value, beside, os.environ)
-    remember_environment(resolved.environment)
+    redaction.remember_environment(resolved.environment)
     messages = Messages(read, resolved)
     early = [*misfits, *resolved.problems]
     broken = [str(problem.path[0]) for problem in early if problem.path]
@@ -236,7 +230,7 @@ class Messages:
             bare_name = value_at(self._resolved.shown, problem.path[:-1])
             value = bare_name if isinstance(bare_name, str) else value
         if value is not MISSING:
-            text = shown(redact(value, self._source.secrets, problem.path))
+            text = shown(redaction.redact(value, self._source.secrets, problem.path))
             problem = replace(problem, shown=text)
         origin = self._source.origin(problem.path)
         if problem.line is not None:
@@ -244,7 +238,7 @@ class Messages:
         return self._without_secrets(problem.text(origin, "config"))
 
     def _without_secrets(self, text: str) -> str:
-        return without_environment(redact_text(text, self._source.secrets))
+        return redaction.without_environment(redaction.redact_text(text, self._source.secrets))
 
     def _of_environment(self, problem: Problem) -> Problem:
         """Without what an environment variable contains: the value, and names of unknown keys."""
@@ -255,7 +249,7 @@ class Messages:
             return problem
         path = problem.path
         if "unknown" in (problem.id or "") and path[-1] != "type":
-            path = (*path[:-1], REDACTED)
+            path = (*path[:-1], redaction.REDACTED)
         return replace(problem, path=path, shown=shown(text))
 
 
@@ -280,7 +274,7 @@ def savable(config: Config, resolved: Interpolated, secrets: Collection[str]) ->
     """The complete config with defaults, environment variables by name and without secrets."""
     saved = config.model_dump(mode="json")
     _restore(saved, resolved.shown, resolved.value)
-    redacted: dict[str, Any] = redact(saved, secrets)
+    redacted: dict[str, Any] = redaction.redact(saved, secrets)
     return redacted
 
 
@@ -291,7 +285,7 @@ def _shown(path: KeyPath, saved: Mapping[str, Any], resolved: Any) -> Any:
 
 
 def _defining(config: Config) -> dict[str, Any]:
-    defining: dict[str, Any] = redact(config.model_dump(mode="json"))
+    defining: dict[str, Any] = redaction.redact(config.model_dump(mode="json"))
     for path in _NOT_OF_THE_RESULT:
         parent = value_at(defining, path[:-1])
         if isinstance(parent, dict):

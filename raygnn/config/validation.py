@@ -186,8 +186,10 @@ def type_rule(error: Mapping[str, Any]) -> Problem:
         key = error["loc"][-1]
         return Problem((), f"it must be a mapping with {key}", f"Set {key}", id="config-required")
     what, remedy = _KINDS.get(kind, ("something else", "Set another value"))
-    id = "config-range" if kind in _RANGES else "config-type"
-    return Problem((), f"it must be {what % context}", remedy % context, id=id)
+    rule = f"it must be {what % context}"
+    if kind in _RANGES:
+        return Problem((), rule, remedy % context, id="config-range")
+    return Problem((), rule, remedy % context, id="config-type")
 
 
 def _yaml_word(choice: str) -> str:

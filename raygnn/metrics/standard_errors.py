@@ -7,14 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from raygnn.metrics.seed_metrics import (
-    AUROC,
-    R2,
-    Accuracy,
-    MeanAbsoluteError,
-    NormalizedMeanAbsoluteError,
-    RootMeanSquaredError,
-)
+from raygnn.metrics import seed_metrics
 
 
 def influences(
@@ -32,9 +25,9 @@ def influences(
         float64 [num_rows], with a weighted mean of 0. `standard_error` makes an error of them.
     Source: DeLong et al. 1988 for AUROC; the delta method for others.
     """
-    if isinstance(metric, Accuracy) and metric.problem == "multi_class":
+    if isinstance(metric, seed_metrics.Accuracy) and metric.problem == "multi_class":
         return _centered(prediction.argmax(axis=1) == target.reshape(-1), weights)
-    if isinstance(metric, AUROC) and metric.num_columns == 1:
+    if isinstance(metric, seed_metrics.AUROC) and metric.num_columns == 1:
         margin = prediction[:, metric.positive] - prediction[:, 1 - metric.positive]
         is_positive = target.reshape(-1) == metric.positive
         of_rows = np.ones(len(margin)) if weights is None else weights
@@ -44,13 +37,15 @@ def influences(
     actual = target.reshape(prediction.shape).astype(np.float64)
     error = prediction.astype(np.float64) - actual
     squared = np.square(error).mean(axis=1)
-    if isinstance(metric, MeanAbsoluteError):
-        scale = metric.scale if isinstance(metric, NormalizedMeanAbsoluteError) else 1.0
+    if isinstance(metric, seed_metrics.MeanAbsoluteError):
+        scale = (
+            metric.scale if isinstance(metric, seed_metrics.NormalizedMeanAbsoluteError) else 1.0
+        )
         return _centered(np.abs(error).mean(axis=1) / (scale or 1.0), weights)
-    if isinstance(metric, RootMeanSquaredError):
+    if isinstance(metric, seed_metrics.RootMeanSquaredError):
         mean = np.average(squared, weights=weights)
         return _centered(squared, weights) / (2 * np.sqrt(mean) or 1.0)
-    if isinstance(metric, R2) and metric.num_outputs == 1:
+    if isinstance(metric, seed_metrics.R2) and metric.num_outputs == 1:
         values = actual[:, 0]
         spread = np.square(values - np.average(values, weights=weights))
         variance = np.average(spread, weights=weights) or 1.0

@@ -13,14 +13,7 @@ from torch.nn import functional
 from torch_geometric.nn import GATConv, GATv2Conv, TransformerConv
 
 from raygnn.errors import Problem
-from raygnn.models.attention import (
-    additive_scores,
-    dot_scores,
-    gather_dst,
-    gather_src,
-    segment_softmax,
-    weighted_segment_sum,
-)
+from raygnn.models import attention
 from raygnn.models.edge_features import edge_attr_of, edge_dot, weighted_edge_sum, with_self_loops
 from raygnn.models.encoder import Encoder, EncoderOptions, OverBlocks, Share, broken_heads
 from raygnn.models.segment import Adjacency, transform_first
@@ -46,13 +39,13 @@ class BlockGATConv(OverBlocks, GATConv):
         of_src = self._scores(lin_src, self.att_src, x_src)
         of_dst = self._scores(lin_dst, self.att_dst, queries)
         adjacency, edge_attr = attended_edges(self, block, of_src)
-        scores = gather_src(of_src, adjacency) + gather_dst(of_dst, adjacency)
+        scores = attention.gather_src(of_src, adjacency) + attention.gather_dst(of_dst, adjacency)
         if edge_attr is not None:
             lin_edge = self.lin_edge.weight.unflatten(0, (self.heads, -1))
             of_edge = torch.einsum("hce,hc->he", lin_edge, self.att_edge[0])
             scores = scores + functional.linear(edge_attr, of_edge.to(edge_attr.dtype))
         scores = functional.leaky_relu(scores, self.negative_slope)
-        weights = segment_softmax(scores, adjacency)
+        weights = attention.segment_softmax(scores, adjacency)
         weights = functional.dropout(weights, self.dropout, self.training)
         out = join_heads(self._sums(lin_src, x_src, weights, adjacency), self.concat)
         return out if self.bias is None else out + self.bias
@@ -66,8 +59,8 @@ class BlockGATConv(OverBlocks, GATConv):
         width = self.heads * self.out_channels
         if not isinstance(x, Tensor) or transform_first(adjacency, x.shape[1], width, self.heads):
             values = apply_linear(lin, x).view(-1, self.heads, self.out_channels)
-            return weighted_segment_sum(values, weights, adjacency)
-        sums = weighted_segment_sum(x.unsqueeze(1), weights, adjacency)
+            return attention.weighted_segment_sum(values, weights, adjacency)
+        sums = attention.weighted_segment_sum(x.unsqueeze(1), weights, adjacency)
         return torch.einsum("nhi,hci->nhc", sums, self._by_head(lin).to(sums.dtype))
 
     def _by_head(self, lin: Any) -> Tensor:
@@ -85,12 +78,12 @@ class BlockGATv2Conv(OverBlocks, GATv2Conv):
         adjacency, edge_attr = attended_edges(self, block, values)
         att = self.att[0].to(values.dtype)
         lin_edge = None if edge_attr is None else self.lin_edge.weight.to(values.dtype)
-        scores = additive_scores(
+        scores = attention.additive_scores(
             values, queries, att, self.negative_slope, adjacency, edge_attr, lin_edge
         )
-        weights = segment_softmax(scores, adjacency)
+        weights = attention.segment_softmax(scores, adjacency)
         weights = functional.dropout(weights, self.dropout, self.training)
-        out = join_heads(weighted_segment_sum(values, weights, adjacency), self.concat)
+        out = join_heads(attention.weighted_segment_sum(values, weights, adjacency), self.concat)
         return out if self.bias is None else out + self.bias
 
 
@@ -192,7 +185,7 @@ class BlockTransformerConv(OverBlocks, TransformerConv):
         query = apply_linear(self.lin_query, x_dst).view(-1, self.heads, self.out_channels)
         key = apply_linear(self.lin_key, x_src).view(-1, self.heads, self.out_channels)
         value = apply_linear(self.lin_value, x_src).view(-1, self.heads, self.out_channels)
-        scores = dot_scores(query, key, adjacency)
+        scores = attention.dot_scores(query, key, adjacency)
         edge_attr, lin_edge = None, None
         if self.edge_dim is not None:
             # Keys and values are x_j + W e_ij. Products with W are taken by destination, not edge.
@@ -200,9 +193,9 @@ class BlockTransformerConv(OverBlocks, TransformerConv):
             lin_edge = self.lin_edge.weight.to(key.dtype).unflatten(0, (self.heads, -1))
             query_edge = torch.einsum("nhc,hce->nhe", query, lin_edge)
             scores = scores + edge_dot(query_edge, edge_attr, adjacency)
-        weights = segment_softmax(scores / math.sqrt(self.out_channels), adjacency)
+        weights = attention.segment_softmax(scores / math.sqrt(self.out_channels), adjacency)
         weights = functional.dropout(weights, self.dropout, self.training)
-        summed = weighted_segment_sum(value, weights, adjacency)
+        summed = attention.weighted_segment_sum(value, weights, adjacency)
         if edge_attr is not None:
             edge_sum = weighted_edge_sum(weights, edge_attr, adjacency)
             summed = summed + torch.einsum("nhe,hce->nhc", edge_sum, lin_edge)

@@ -15,14 +15,7 @@ from torch_geometric.nn.module_dict import ModuleDict
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.errors import Problem
-from raygnn.models.attention import (
-    dot_scores,
-    gather_dst,
-    gather_src,
-    segment_softmax,
-    softmax_over_blocks,
-    weighted_segment_sum,
-)
+from raygnn.models import attention
 from raygnn.models.encoder import Activation, Share, TypeRows, broken_heads
 from raygnn.models.hetero_encoder import HeteroEncoder, HeteroOptions, block_of
 from raygnn.models.segment import Adjacency, merge_edges, transform_first
@@ -103,7 +96,7 @@ class HGTLayer(nn.Module):
             relation = self.key_relation[i] * self.prior[i].view(-1, 1, 1)
             scores.append(source.scores(query, relation, Adjacency.of(of_type)))
         out = torch.zeros_like(query)
-        weights = softmax_over_blocks(scores, [of_type for *_, of_type in into])
+        weights = attention.softmax_over_blocks(scores, [of_type for *_, of_type in into])
         for (i, source, of_type), weight in zip(into, weights, strict=True):
             weight = functional.dropout(weight, self.attn_dropout, self.training)
             out = out + source.sums(weight, self.value_relation[i], Adjacency.of(of_type))
@@ -130,18 +123,18 @@ class _Source:
         """Attention scores [num_edges, heads]; query is [num_dst, heads, D]."""
         if self._multiplied_first(adjacency):
             of_query = torch.einsum("nhe,hde->nhd", query, relation.to(query.dtype))
-            return dot_scores(of_query, self._keys_values[0], adjacency)
+            return attention.dot_scores(of_query, self._keys_values[0], adjacency)
         x, to_key, _ = self._with_ones
         to_key = torch.einsum("hdc,hde->hec", to_key, relation.to(to_key.dtype))
         of_query = torch.einsum("nhe,hec->nhc", query, to_key)
-        return dot_scores(of_query, x.to(of_query.dtype), adjacency)
+        return attention.dot_scores(of_query, x.to(of_query.dtype), adjacency)
 
     def sums(self, weight: Tensor, relation: Tensor, adjacency: Adjacency) -> Tensor:
         if self._multiplied_first(adjacency):
-            sums = weighted_segment_sum(self._keys_values[1], weight, adjacency)
+            sums = attention.weighted_segment_sum(self._keys_values[1], weight, adjacency)
             return torch.einsum("nhd,hde->nhe", sums, relation.to(sums.dtype))
         x, _, to_value = self._with_ones
-        sums = weighted_segment_sum(x, weight, adjacency)
+        sums = attention.weighted_segment_sum(x, weight, adjacency)
         to_value = torch.einsum("hdc,hde->hce", to_value, relation.to(to_value.dtype))
         return torch.einsum("nhc,hce->nhe", sums, to_value.to(sums.dtype))
 
@@ -282,12 +275,12 @@ class SimpleHGNLayer(nn.Module):
         value = torch.cat([values[source] for source in sources])
         of_src = (value * self.att_src).sum(dim=-1)
         of_dst = (values[name][:num_dst] * self.att_dst).sum(dim=-1)
-        score = gather_src(of_src, adjacency) + gather_dst(of_dst, adjacency)
+        score = attention.gather_src(of_src, adjacency) + attention.gather_dst(of_dst, adjacency)
         score = score + torch.cat(scores).index_select(0, merged.order)
         score = functional.leaky_relu(score, _NEGATIVE_SLOPE)
-        weights = segment_softmax(score, adjacency)
+        weights = attention.segment_softmax(score, adjacency)
         weights = functional.dropout(weights, self.attn_dropout, self.training)
-        return weighted_segment_sum(value, weights, adjacency).flatten(1)
+        return attention.weighted_segment_sum(value, weights, adjacency).flatten(1)
 
 
 class SimpleHGNOptions(HGTOptions):

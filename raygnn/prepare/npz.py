@@ -9,14 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from raygnn.data.filesystem import naming_missing, open_fs, redact
-from raygnn.data.tables.clean_up import (
-    MASK_NAMES,
-    largest_component,
-    mask_codes,
-    normalize_rows,
-    split_nodes,
-    undirected_edges,
-)
+from raygnn.data.tables import clean_up
 from raygnn.data.tables.columns import Features, SparseRows
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows
 from raygnn.errors import DataError
@@ -28,11 +21,11 @@ _WANTED = (
     *(f"attr_{part}" for part in _CSR_PARTS),
     "attr_matrix",
     "labels",
-    *MASK_NAMES,
+    *clean_up.MASK_NAMES,
     "edges",
     "node_features",
     "node_labels",
-    *(f"{name}s" for name in MASK_NAMES),
+    *(f"{name}s" for name in clean_up.MASK_NAMES),
 )
 
 
@@ -64,21 +57,21 @@ def npz_tables(
     edges = _edges(*entries, num_nodes, directed)
     features = _features(arrays, num_nodes, where)
     if features is not None and normalize:
-        features = normalize_rows(features)
+        features = clean_up.normalize_rows(features)
     labels = _labels(arrays, num_nodes, where)
-    masks = {name: arrays[name] for name in MASK_NAMES if name in arrays}
+    masks = {name: arrays[name] for name in clean_up.MASK_NAMES if name in arrays}
     kept = np.arange(num_nodes)
     if is_largest_component:
-        kept = largest_component(edges.source, edges.target, num_nodes)
+        kept = clean_up.largest_component(edges.source, edges.target, num_nodes)
         edges = edges.among(kept, num_nodes)
         features = features.take(kept) if isinstance(features, SparseRows) else _at(features, kept)
         labels = _at(labels, kept)
-        mask_codes(masks, num_nodes, where)
+        clean_up.mask_codes(masks, num_nodes, where)
         masks = {name: mask[kept] for name, mask in masks.items()}
     nodes = node_rows(
         kept, {} if features is None else {"x": features}, {} if labels is None else {"y": labels}
     )
-    nodes, split_note = split_nodes(nodes, masks, where)
+    nodes, split_note = clean_up.split_nodes(nodes, masks, where)
     rows = edge_rows(edges.source, edges.target, weight=edges.weight)
     return GraphTables(
         {"node": nodes}, {("node", "to", "node"): rows}, (*edges.notes, *mask_notes, *split_note)
@@ -174,7 +167,7 @@ def _take_split(
     for name, other in (("node_features", "attr_matrix"), ("node_labels", "labels")):
         if name in arrays:
             arrays[other] = arrays.pop(name)
-    several = {name: f"{name}s" for name in MASK_NAMES if f"{name}s" in arrays}
+    several = {name: f"{name}s" for name in clean_up.MASK_NAMES if f"{name}s" in arrays}
     if not several:
         if split_index is not None:
             raise DataError(
@@ -210,7 +203,7 @@ def _masks_of_file(uri: str, num_nodes: int) -> dict[str, np.ndarray]:
             "the node numbers of each split as train, valid and test. [prepare-npz-array-missing]"
         )
     masks = {}
-    for name, mask_name in zip(_FILE_SPLITS, MASK_NAMES, strict=True):
+    for name, mask_name in zip(_FILE_SPLITS, clean_up.MASK_NAMES, strict=True):
         nodes = _array(arrays, name, where)
         if nodes.dtype.kind not in "iu" or ((nodes < 0) | (nodes >= num_nodes)).any():
             raise DataError(
@@ -259,7 +252,7 @@ def _edges(
     if directed:
         notes = ["edges are not changed, because of --directed"]
     else:
-        edges = undirected_edges(source, target, num_nodes)
+        edges = clean_up.undirected_edges(source, target, num_nodes)
         source, target, weight, notes = (
             edges.source,
             edges.target,

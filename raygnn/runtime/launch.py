@@ -19,14 +19,8 @@ from raygnn.outputs.loggers import check_packages
 from raygnn.outputs.run_folder import RunFolder
 from raygnn.outputs.run_start import check_run_folder, check_writable, open_run_folder
 from raygnn.outputs.worker_memory import needs_of
+from raygnn.runtime import data_checks
 from raygnn.runtime.connection import connect
-from raygnn.runtime.data_checks import (
-    check_schema,
-    find_spec,
-    graph_parts,
-    open_outline,
-    with_task_defaults,
-)
 from raygnn.runtime.data_source import check_source, open_training_tables, run_tables, tables_uri
 from raygnn.runtime.sources import snapshot_records
 
@@ -68,7 +62,7 @@ def _launch(loaded: LoadedConfig, data: Any, tried: Training | None = None) -> O
     check_packages(loaded.config.loggers, loaded.allow_modules)
     check_source(loaded, data)
     tables = None if data is None else tables_uri(loaded, data)
-    loaded = with_task_defaults(loaded, tables)
+    loaded = data_checks.with_task_defaults(loaded, tables)
     name = loaded.config.run.name or default_name(loaded)
     check_writable(check_run_folder(loaded, name), loaded.config.run)
     if loaded.config.scaling.max_workers == 0:
@@ -124,7 +118,7 @@ def _training_job(
     if tables is None and loaded.config.data.mode != "partitioned":
         tables = run_tables(loaded, check_run_folder(loaded, name))
     bundle = open_graph(loaded, tables, on_cluster=on_ray)
-    spec, records = find_spec(loaded, bundle), snapshot_records(tables)
+    spec, records = data_checks.find_spec(loaded, bundle), snapshot_records(tables)
     if spec is not None:
         spec = replace(spec, snapshots=records)
     samples = None
@@ -133,7 +127,7 @@ def _training_job(
 
         samples = open_samples(loaded, bundle, spec)
     needs = needs_of(loaded.config, bundle, spec)
-    with graph_parts(bundle, loaded.config, on_ray=on_ray) as parts:
+    with data_checks.graph_parts(bundle, loaded.config, on_ray=on_ray) as parts:
 
         def make_job(folder: RunFolder) -> TrainJob:
             return TrainJob(loaded, folder, str(bundle.path), spec, tried, parts, samples, needs)
@@ -144,9 +138,9 @@ def _training_job(
 def open_graph(loaded: LoadedConfig, tables: str | None, on_cluster: bool = False) -> Bundle:
     """The bundle of the configured graph (or of `tables`), or the outline of a partitioned one."""
     if tables is None and loaded.config.data.mode == "partitioned":
-        return open_outline(loaded)
+        return data_checks.open_outline(loaded)
     uri = tables or tables_uri(loaded, None)
-    check_schema(loaded, uri)
+    data_checks.check_schema(loaded, uri)
     return open_training_tables(loaded, uri, on_cluster)
 
 

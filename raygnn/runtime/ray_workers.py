@@ -34,14 +34,9 @@ from raygnn.data.filesystem import arrow_filesystem
 from raygnn.errors import LostRankError, RaygnnError, TrainingError
 from raygnn.loops.signals import Terminated, signal_handlers_kept, signals_as_notices
 from raygnn.parallel.collectives import CUDA_BACKEND, NCCL_ENVIRONMENT
+from raygnn.runtime import preflight
 from raygnn.runtime.connection import ADDRESS_VARIABLE
 from raygnn.runtime.node_bundle import BundlePlace, bundle_on_this_node
-from raygnn.runtime.preflight import (
-    WorkerResources,
-    held_resources,
-    missing_places,
-    warn_of_missing_places,
-)
 from raygnn.runtime.ray_internals import internal
 from raygnn.runtime.worker_lines import show_held_lines
 
@@ -73,7 +68,7 @@ class Work:
 def run_on_workers(
     work: Work,
     config: Config,
-    resources: WorkerResources,
+    resources: preflight.WorkerResources,
     storage_uri: str,
     *,
     num_workers: int | tuple[int, int],
@@ -126,7 +121,7 @@ def run_on_workers(
         ),
     )
     try:
-        with warn_of_missing_places(config, resources), _address_in_environment():
+        with preflight.warn_of_missing_places(config, resources), _address_in_environment():
             if work.stop_requests is None:
                 returned = fit_until_signal(trainer).return_value
             else:
@@ -139,9 +134,9 @@ def run_on_workers(
         limit = f"is not restarted (scaling.max_failures={scaling.max_failures})"
         reasons = [f"{work.what} failed and {limit}:", *describe_failures(failures)]
         explained = reasons if failures else [f"{work.what} failed: {error}"]
-        missing = missing_places(config, resources)
+        missing = preflight.missing_places(config, resources)
         if missing is None and not failures:
-            missing = held_resources(resources, scaling.min_workers)
+            missing = preflight.held_resources(resources, scaling.min_workers)
         explained += filter(None, [missing, work.remedy])
         raise TrainingError("\n".join(explained), id="run-workers-died") from error
     if isinstance(returned, RaygnnError):

@@ -14,14 +14,8 @@ from raygnn.data.filesystem import redact
 from raygnn.data.pagerank_graph import neighborhood_graph
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task, TaskEnvironment
+from raygnn.sampling import sample_record
 from raygnn.sampling.neighbor_sampler import NeighborSampler
-from raygnn.sampling.sample_record import (
-    RowLayout,
-    SamplePlan,
-    SplitPlan,
-    check_same_settings,
-    other_requests,
-)
 from raygnn.sampling.sampled_sequence import SampledSequence
 from raygnn.sampling.stored_samples import StoredSamples
 
@@ -44,12 +38,12 @@ def sampled_loaders(loaded: LoadedConfig, bundle: Bundle, spec: ModelSpec | None
 
 def plan_samples(
     config: Config, loaders: Loaders, num_epochs: int, rows_per_file: Mapping[str, int]
-) -> SamplePlan:
+) -> sample_record.SamplePlan:
     sampler = loaders["train"].sampler
     assert isinstance(sampler, NeighborSampler)
-    layout = RowLayout.of_sampler(sampler)
+    layout = sample_record.RowLayout.of_sampler(sampler)
     splits = {
-        name: SplitPlan(
+        name: sample_record.SplitPlan(
             loader.num_batches,
             num_epochs if name == "train" else 1,
             rows_per_file[name],
@@ -57,7 +51,7 @@ def plan_samples(
         )
         for name, loader in loaders.items()
     }
-    return SamplePlan(layout, splits, _keys_of_requests(config))
+    return sample_record.SamplePlan(layout, splits, _keys_of_requests(config))
 
 
 def open_samples(loaded: LoadedConfig, bundle: Bundle, spec: ModelSpec | None) -> StoredSamples:
@@ -75,7 +69,7 @@ def open_samples(loaded: LoadedConfig, bundle: Bundle, spec: ModelSpec | None) -
     if spec is not None:
         loaders = sampled_loaders(loaded, bundle, spec)
         wanted = plan_samples(config, loaders, 1, dict.fromkeys(loaders, 1))
-        check_same_settings(samples.uri, stored, wanted)
+        sample_record.check_same_settings(samples.uri, stored, wanted)
         for name, loader in loaders.items():
             check_requests(samples, wanted, name, loader, [(0, 0), (0, loader.num_batches - 1)])
     split, limit = stored.splits["train"], config.training.max_epochs
@@ -90,7 +84,7 @@ def open_samples(loaded: LoadedConfig, bundle: Bundle, spec: ModelSpec | None) -
 
 def check_requests(
     samples: StoredSamples,
-    wanted: SamplePlan,
+    wanted: sample_record.SamplePlan,
     split: str,
     loader: SampledSequence,
     batches: Sequence[tuple[int, int]],
@@ -102,7 +96,7 @@ def check_requests(
     for batch in batches:
         digest = loader.request(*batch).digest(loader.sampler.fingerprint)
         if stored.row(*batch)["request"] != digest:
-            raise other_requests(samples.uri, split, samples.record, wanted)
+            raise sample_record.other_requests(samples.uri, split, samples.record, wanted)
 
 
 def _keys_of_requests(config: Config) -> dict[str, Any]:

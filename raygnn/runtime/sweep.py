@@ -21,15 +21,7 @@ from ray.train import Checkpoint
 from ray.tune.integration.ray_train import TuneReportCallback
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-from raygnn.console import (
-    count,
-    give_result,
-    label_lines,
-    print_nothing,
-    printing,
-    say,
-    show_duration,
-)
+from raygnn import console
 from raygnn.data.filesystem import arrow_filesystem, join, write_text
 from raygnn.documents import dump_yaml
 from raygnn.errors import PreemptedError, TrainingError
@@ -94,7 +86,7 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
     record = {"graph": uri, "tables": snapshots} if snapshots else None
     folder = open_run_folder(plan.loaded, name, record)
     warn_of_vanishing(folder)
-    say(f"sweep {folder.uri}: {count(num_concurrent, 'trial')} at a time")
+    console.say(f"sweep {folder.uri}: {console.count(num_concurrent, 'trial')} at a time")
     trial = partial(
         run_trial,
         folder=folder.uri,
@@ -111,7 +103,7 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
 
     def stop(cause: str) -> None:
         causes.append(cause)
-        say(f"{cause}: the trials are stopped; they keep their checkpoints")
+        console.say(f"{cause}: the trials are stopped; they keep their checkpoints")
         os.kill(os.getpid(), signal.SIGUSR1)  # Tune saves its state and stops
 
     held = held_places()
@@ -130,13 +122,13 @@ def _say_time(plan: SweepPlan, data: Any, num_concurrent: int) -> None:
     run = plan.loaded.config.run
     first = plan.trial_config(plan.first, name=None, storage_path=run.storage_path)
     began_s = time.monotonic()
-    with printing(print_nothing):  # the sweep has reported the graph
+    with console.printing(console.print_nothing):  # the sweep has reported the graph
         estimate = launch(first, data=data, dry_run=True).metrics.get("estimate")
     if estimate is not None and estimate["time_s"] is not None:
         each_s = time.monotonic() - began_s + estimate["time_s"]
         most = "at most " if estimate["stops_early"] else ""
-        time_ = show_duration(each_s * math.ceil(plan.num_trials / num_concurrent))
-        say(f"{count(plan.num_trials, 'trial')} take {most}about {time_}")
+        time_ = console.show_duration(each_s * math.ceil(plan.num_trials / num_concurrent))
+        console.say(f"{console.count(plan.num_trials, 'trial')} take {most}about {time_}")
 
 
 def _num_concurrent(plan: SweepPlan) -> int:
@@ -169,7 +161,7 @@ def _tuner(
     trainable = tune.with_resources(trainable, {"CPU": 0, node: 1e-4})
     filesystem, path = arrow_filesystem(folder.uri)
     if tune.Tuner.can_restore(path, storage_filesystem=filesystem):
-        say("resuming the sweep: finished trials stay, unfinished ones continue")
+        console.say("resuming the sweep: finished trials stay, unfinished ones continue")
         return tune.Tuner.restore(path, trainable, storage_filesystem=filesystem)
     storage_path, _, name = path.rstrip("/").rpartition("/")
     return tune.Tuner(
@@ -200,9 +192,9 @@ def _conclude(plan: SweepPlan, folder: RunFolder, grid: ResultGrid, causes: list
     ranked = rank(trial_rows(grid, folder.uri, metric, mode), mode)
     write_text(join(folder.uri, "trials.json"), as_json(ranked, metric, mode))
     for line in table(ranked, metric):
-        say(line)
+        console.say(line)
     write_text(join(folder.uri, "report.html"), compare([folder.uri]).html())
-    say(f"report      {join(folder.uri, 'report.html')}")
+    console.say(f"report      {join(folder.uri, 'report.html')}")
     if causes:
         raise PreemptedError(
             f"The sweep was stopped by {causes[0]}. Start it again with run.name {folder.name!r} "
@@ -219,10 +211,10 @@ def _conclude(plan: SweepPlan, folder: RunFolder, grid: ResultGrid, causes: list
     best_uri = join(folder.uri, "best.yaml")
     write_text(best_uri, _best_config(plan, ranked[0]))
     folder.write_state(RunStatus.FINISHED, plan.loaded)
-    say(f"best trial  {join(folder.uri, ranked[0].name)}")
-    say(f"best config {best_uri}")
+    console.say(f"best trial  {join(folder.uri, ranked[0].name)}")
+    console.say(f"best config {best_uri}")
     best = {"trial": ranked[0].name, "values": ranked[0].values, metric: ranked[0].best}
-    give_result(run=folder.uri, best_config=best_uri, best=best)
+    console.give_result(run=folder.uri, best_config=best_uri, best=best)
 
 
 def _best_config(plan: SweepPlan, best: TrialRow) -> str:
@@ -265,7 +257,7 @@ def run_trial(
         snapshots: records of the snapshots that the sweep reads.
     """
     name = tune.get_context().get_trial_name()
-    label_lines(name)
+    console.label_lines(name)
     connect()
     loaded = plan.trial_config(values, name=name, storage_path=folder)
     loaded = with_task_defaults(loaded, given_tables)

@@ -16,22 +16,14 @@ from raygnn.data.edge_kernels import edge_weights, fill_alias
 from raygnn.data.edge_types import EdgeType, type_name
 from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.data.standardization import Affine, Standardization
+from raygnn.sampling import stores
 from raygnn.sampling.local_pick import LocalPicker
 from raygnn.sampling.protocols import EdgesByNode, PickRequest, Picks
 from raygnn.sampling.scratch import Scratch
-from raygnn.sampling.stores import (
-    LocalFeatureStore,
-    LocalGraphStore,
-    Share,
-    StoreOfBundle,
-    merged_picks,
-    restricted,
-    restricted_horizon,
-)
 from raygnn.sampling.temporal import Horizon
 
 
-class ExtendedGraphStore(StoreOfBundle):
+class ExtendedGraphStore(stores.StoreOfBundle):
     """A `GraphStore` of a graph and added edges.
 
     A request for nodes with added edges joins all edges of these nodes; other requests go to the
@@ -41,7 +33,7 @@ class ExtendedGraphStore(StoreOfBundle):
 
     _bundle: ExtendedBundle
 
-    def __init__(self, known: LocalGraphStore, bundle: ExtendedBundle) -> None:
+    def __init__(self, known: stores.LocalGraphStore, bundle: ExtendedBundle) -> None:
         super().__init__(bundle)
         self._known, self._chains = known, dict(bundle.addition.chains)
 
@@ -69,10 +61,10 @@ class ExtendedGraphStore(StoreOfBundle):
         if not is_touched.any():
             return self._known.pick(edge_type, request, scratch)
         rows = self._joined(edge_type, "in", np.unique(nodes[is_touched]), with_known=True)
-        shares = [Share(n, np.flatnonzero(is_touched == n)) for n in (False, True)]
-        known, touched = (restricted(request, share.positions) for share in shares)
+        shares = [stores.Share(n, np.flatnonzero(is_touched == n)) for n in (False, True)]
+        known, touched = (stores.restricted(request, share.positions) for share in shares)
         picks = [self._known.pick(edge_type, known, scratch), rows.pick(touched)]
-        return merged_picks(shares, picks, len(request.nodes))
+        return stores.merged_picks(shares, picks, len(request.nodes))
 
     def _degrees(
         self, edge_type: EdgeType, direction: str, nodes: np.ndarray, horizon: Horizon | None
@@ -80,7 +72,7 @@ class ExtendedGraphStore(StoreOfBundle):
         counts = np.zeros(len(nodes), np.int64)
         known = np.flatnonzero(nodes < self._num_known(edge_type, direction))
         picker = self._known.picker(edge_type, direction)
-        counts[known] = picker.degrees(nodes[known], restricted_horizon(horizon, known))
+        counts[known] = picker.degrees(nodes[known], stores.restricted_horizon(horizon, known))
         positions, _ = self._added(edge_type, direction, nodes)
         if horizon is None:
             return counts + np.bincount(positions, minlength=len(nodes))
@@ -89,7 +81,7 @@ class ExtendedGraphStore(StoreOfBundle):
             added = self._joined(
                 edge_type, direction, np.unique(nodes[positions]), with_known=False
             )
-            of_added = restricted_horizon(horizon, positions)
+            of_added = stores.restricted_horizon(horizon, positions)
             counts[positions] += added.degrees(nodes[positions], of_added)
         return counts
 
@@ -241,7 +233,7 @@ class _JoinedPicker(LocalPicker):
         return self._extended.rows(self._node_type, column, nodes)
 
 
-class ExtendedFeatureStore(LocalFeatureStore):
+class ExtendedFeatureStore(stores.LocalFeatureStore):
     """A `FeatureStore` of a graph and added rows. Sparse columns are returned dense."""
 
     def __init__(self, bundle: ExtendedBundle, standardization: Standardization) -> None:
@@ -255,7 +247,7 @@ class ExtendedFeatureStore(LocalFeatureStore):
             }
             for type_ in added.types
         }
-        self._graph, self._added = bundle.graph, LocalFeatureStore(added, scales)
+        self._graph, self._added = bundle.graph, stores.LocalFeatureStore(added, scales)
         self._extended = bundle
 
     def __reduce__(self) -> tuple[Callable[[], ExtendedFeatureStore], tuple[()]]:

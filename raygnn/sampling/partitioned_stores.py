@@ -21,6 +21,7 @@ from raygnn.data.links.message_graph import Messages
 from raygnn.data.partition.part import Outline
 from raygnn.data.standardization import Affine, Standardization
 from raygnn.errors import ConfigError
+from raygnn.sampling import protocols, stores
 from raygnn.sampling.parts import (
     HotRows,
     PartitionedGraph,
@@ -30,27 +31,7 @@ from raygnn.sampling.parts import (
     row_bytes,
     rows_at_a_time,
 )
-from raygnn.sampling.protocols import (
-    NO_COLUMNS,
-    DeviceColumns,
-    EdgesByNode,
-    GraphStore,
-    LazyRows,
-    PickRequest,
-    Picks,
-)
 from raygnn.sampling.scratch import Scratch
-from raygnn.sampling.stores import (
-    LocalFeatureStore,
-    Share,
-    StoreOfBundle,
-    is_sparse_enough,
-    merged_picks,
-    read_rows,
-    restricted,
-    restricted_horizon,
-    shares_of,
-)
 from raygnn.sampling.temporal import Horizon
 
 
@@ -63,7 +44,7 @@ def no_times_of_types(column: str) -> ConfigError:
     )
 
 
-class PartitionedGraphStore(StoreOfBundle):
+class PartitionedGraphStore(stores.StoreOfBundle):
     """A `GraphStore` of a partitioned graph.
 
     Picks equal those of a `LocalGraphStore` on the complete graph.
@@ -89,16 +70,16 @@ class PartitionedGraphStore(StoreOfBundle):
         return sum(self._ask_all("num_edges", edge_type))
 
     def pick(
-        self, edge_type: EdgeType, request: PickRequest, scratch: Scratch | None = None
-    ) -> Picks:
-        shares = list(shares_of(self._first[edge_type[2]], request.nodes))
-        picks: list[Picks] = _ask(
+        self, edge_type: EdgeType, request: protocols.PickRequest, scratch: Scratch | None = None
+    ) -> protocols.Picks:
+        shares = list(stores.shares_of(self._first[edge_type[2]], request.nodes))
+        picks: list[protocols.Picks] = _ask(
             self._graph,
             shares,
             "pick",
-            lambda share: (edge_type, restricted(request, share.positions), self._messages),
+            lambda share: (edge_type, stores.restricted(request, share.positions), self._messages),
         )
-        return merged_picks(shares, picks, len(request.nodes))
+        return stores.merged_picks(shares, picks, len(request.nodes))
 
     def _degrees(
         self, edge_type: EdgeType, direction: str, nodes: np.ndarray, horizon: Horizon | None
@@ -114,7 +95,7 @@ class PartitionedGraphStore(StoreOfBundle):
             if reverse is None or reverse == edge_type:
                 raise no_times_of_types(horizon.temporal.column)
             edge_type = reverse
-        shares = list(shares_of(self._first[edge_type[2]], nodes))
+        shares = list(stores.shares_of(self._first[edge_type[2]], nodes))
         answers = _ask(
             self._graph,
             shares,
@@ -122,7 +103,7 @@ class PartitionedGraphStore(StoreOfBundle):
             lambda share: (
                 edge_type,
                 nodes[share.positions],
-                restricted_horizon(horizon, share.positions),
+                stores.restricted_horizon(horizon, share.positions),
                 self._messages,
             ),
         )
@@ -135,23 +116,25 @@ class PartitionedGraphStore(StoreOfBundle):
         none = np.zeros(self.num_nodes(edge_type[0]), np.int64)
         return sum(self._ask_all("count_sources", edge_type), start=none)
 
-    def adjacency(self, edge_type: EdgeType) -> EdgesByNode:
+    def adjacency(self, edge_type: EdgeType) -> protocols.EdgesByNode:
         """All edges of a type, read range by range. Ranges contain complete nodes."""
         nodes = np.arange(self.num_nodes(edge_type[2]))
         indptr = np.concatenate([[0], np.cumsum(self.degrees(edge_type, nodes))])
 
-        def picked(edges: slice) -> Picks:
+        def picked(edges: slice) -> protocols.Picks:
             first = int(np.searchsorted(indptr, edges.start, side="right")) - 1
             last = int(np.searchsorted(indptr, edges.stop, side="left"))
             taken = nodes[first : max(first, last)]
-            picks = self.pick(edge_type, PickRequest(taken, fanout=-1, replace=False, key=0, hop=0))
+            picks = self.pick(
+                edge_type, protocols.PickRequest(taken, fanout=-1, replace=False, key=0, hop=0)
+            )
             assert picks.offsets[-1] == edges.stop - edges.start
             return picks
 
-        return EdgesByNode(
+        return protocols.EdgesByNode(
             indptr,
-            LazyRows(lambda edges: picked(edges).neighbors),
-            LazyRows(lambda edges: picked(edges).e_id),
+            protocols.LazyRows(lambda edges: picked(edges).neighbors),
+            protocols.LazyRows(lambda edges: picked(edges).e_id),
         )
 
     def _ask_all(self, question: Question, edge_type: EdgeType) -> Iterator[Any]:
@@ -160,7 +143,7 @@ class PartitionedGraphStore(StoreOfBundle):
         return (answer.result() for answer in requests)
 
 
-class PartitionedFeatureStore(LocalFeatureStore):
+class PartitionedFeatureStore(stores.LocalFeatureStore):
     """A `FeatureStore` of a partitioned graph.
 
     Columns of the outline are read here, others by the parts. Rows equal those of a
@@ -175,7 +158,7 @@ class PartitionedFeatureStore(LocalFeatureStore):
         standardization: Standardization = MappingProxyType({}),
         *,
         keeps_sparse: bool = False,
-        device_columns: DeviceColumns = NO_COLUMNS,
+        device_columns: protocols.DeviceColumns = protocols.NO_COLUMNS,
     ) -> None:
         super().__init__(
             outline, standardization, keeps_sparse=keeps_sparse, device_columns=device_columns
@@ -225,7 +208,7 @@ class PartitionedFeatureStore(LocalFeatureStore):
             rows: np.ndarray | SparseColumn, taken: np.ndarray, positions: np.ndarray
         ) -> None:
             part = np.empty((len(taken), *out.shape[1:]), out.dtype)
-            read_rows(rows, taken, part, affine)
+            stores.read_rows(rows, taken, part, affine)
             out[positions] = part
 
         missing = np.arange(len(ids))
@@ -245,7 +228,7 @@ class PartitionedFeatureStore(LocalFeatureStore):
         if key not in self._num_values:
             sent = [service.ask("num_values", *key) for service in self._graph.services]
             self._num_values[key] = sum(answer.result() for answer in sent)
-        return is_sparse_enough(self._num_values[key], int(self._first[type_][-1]), rows.dim)
+        return stores.is_sparse_enough(self._num_values[key], int(self._first[type_][-1]), rows.dim)
 
     def _sparse_rows(
         self, type_: str | EdgeType, column: str, ids: np.ndarray
@@ -262,8 +245,8 @@ class PartitionedFeatureStore(LocalFeatureStore):
 
     def _fetched(
         self, type_: str | EdgeType, column: str, ids: np.ndarray
-    ) -> Iterator[tuple[Share, Any]]:
-        shares = list(shares_of(self._first[type_], ids))
+    ) -> Iterator[tuple[stores.Share, Any]]:
+        shares = list(stores.shares_of(self._first[type_], ids))
         rows = _ask(
             self._graph, shares, "rows", lambda share: (type_, column, ids[share.positions])
         )
@@ -272,9 +255,9 @@ class PartitionedFeatureStore(LocalFeatureStore):
 
 def _ask(
     graph: PartitionedGraph,
-    shares: list[Share],
+    shares: list[stores.Share],
     question: Question,
-    arguments_for: Callable[[Share], tuple[Any, ...]],
+    arguments_for: Callable[[stores.Share], tuple[Any, ...]],
 ) -> list[Any]:
     questions = [arguments_for(share) for share in shares]
     requests = [
@@ -309,7 +292,7 @@ def _joined(parts: list[SparseColumn]) -> SparseColumn:
 _LAYOUT = 1  # version of the files and of the choice of nodes; other versions are not read
 _WHAT = "the most wanted rows of other nodes"
 
-Fetch = Callable[[str, str, np.ndarray], Iterable[tuple[Share, np.ndarray]]]
+Fetch = Callable[[str, str, np.ndarray], Iterable[tuple[stores.Share, np.ndarray]]]
 
 
 class HotRowCache:
@@ -330,7 +313,7 @@ class HotRowCache:
         self,
         outline: Outline,
         graph: PartitionedGraph,
-        edges: Callable[[], GraphStore],
+        edges: Callable[[], protocols.GraphStore],
         fetch: Fetch,
     ) -> None:
         self._outline, self._graph, self._edges, self._fetch = outline, graph, edges, fetch

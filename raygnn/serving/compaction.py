@@ -13,13 +13,7 @@ import pyarrow as pa
 from pydantic_core import from_json
 
 from raygnn.config import load_config
-from raygnn.data.compactions import (
-    FOLDER,
-    GrownTables,
-    folder_of,
-    newest_tables,
-    seal_compaction,
-)
+from raygnn.data import compactions
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.event_log import EventLog
 from raygnn.data.extended_bundle import ExtendedBundle
@@ -42,7 +36,7 @@ def overrides_of(overrides: Sequence[str], graph: str, log: str | None, tables: 
     if log is None or tables == absolute(graph):
         return named
     allowed = load_config({}, overrides).config.data.allow_outside
-    places = [*allowed, manifest_folder(absolute(graph)), join(absolute(log), FOLDER)]
+    places = [*allowed, manifest_folder(absolute(graph)), join(absolute(log), compactions.FOLDER)]
     return [*named, "--data.allow_outside", dump_yaml(places, flow_leaves=True).strip()]
 
 
@@ -51,7 +45,7 @@ def compact(
     graph: str,
     log: str,
     overrides: Sequence[str] = (),
-) -> GrownTables:
+) -> compactions.GrownTables:
     """Writes the rows of a log that came after the newest compaction beside the tables.
 
     Rows that do not fit the graph are left out, as by all servers. The tables are ingested for the
@@ -66,7 +60,7 @@ def compact(
         DataError: a value cannot be written into the tables, or the log is damaged. The log and
             earlier compactions are unchanged.
     """
-    before = newest_tables(graph, log)
+    before = compactions.newest_tables(graph, log)
     opened = load(overrides_of(overrides, graph, log, before.uri)).open()
     rows = LoggedRows.of(opened, before.position)
     accepted: dict[str, list[dict[str, Any]]] = {}
@@ -80,7 +74,7 @@ def compact(
     if rows.position == before.position:
         return before
     rows.warn_of_refused()
-    folder = folder_of(log, rows.position)
+    folder = compactions.folder_of(log, rows.position)
     manifest = opened.manifest()
     assert manifest is not None
     _write(folder, before.uri, manifest, accepted)
@@ -93,7 +87,7 @@ def compact(
                 f"LOG={redact(log)!r} cannot be compacted: {type_} has {found:,} rows instead of "
                 f"{wanted:,}. Check data.on_error and the tables. [events-compacted-rows]"
             )
-    return seal_compaction(graph, read, before.position, rows.num_refused)
+    return compactions.seal_compaction(graph, read, before.position, rows.num_refused)
 
 
 def _write(

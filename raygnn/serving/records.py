@@ -18,19 +18,11 @@ from pydantic_core import from_json
 from raygnn.data.checksums import cause_of, type_adapter
 from raygnn.data.filesystem import read_text, redact
 from raygnn.errors import DataError
-from raygnn.serving.messages import (
-    AnsweredRows,
-    Embed,
-    Explain,
-    Predict,
-    Question,
-    Score,
-    TopK,
-    Version,
-)
+from raygnn.serving import messages
 
-_KINDS: dict[str, type[Question]] = {
-    kind.__name__.lower(): kind for kind in (Predict, Explain, Embed, Score, TopK)
+_KINDS: dict[str, type[messages.Question]] = {
+    kind.__name__.lower(): kind
+    for kind in (messages.Predict, messages.Explain, messages.Embed, messages.Score, messages.TopK)
 }
 #: `raygnn monitor` writes its figures beside the answers.
 FIGURES_SUFFIX = ".prom"
@@ -43,9 +35,9 @@ class Record(NamedTuple):
     """An answer. `line`: in its file; `at`: when it was answered, in ISO 8601, or empty."""
 
     line: int
-    question: Question
+    question: messages.Question
     rows: list[dict[str, Any]]
-    version: Version
+    version: messages.Version
     at: str = ""
 
 
@@ -60,7 +52,7 @@ class Recorder:
         self._file.truncate(_end_of_lines(self._file))
         self._lock = threading.Lock()
 
-    def record(self, route: str, request: bytes, answer: AnsweredRows) -> None:
+    def record(self, route: str, request: bytes, answer: messages.AnsweredRows) -> None:
         if route not in _KINDS or answer.version is None:
             return
         content = {
@@ -80,7 +72,7 @@ class Recorder:
                 self._file.truncate(end)
                 _LOGGER.warning("An answer was not recorded: %s", error)
 
-    def record_question(self, question: Question, answer: AnsweredRows) -> None:
+    def record_question(self, question: messages.Question, answer: messages.AnsweredRows) -> None:
         body = question.model_dump_json(exclude_none=True).encode()
         self.record(type(question).__name__.lower(), body, answer)
 
@@ -112,7 +104,7 @@ def read_records(uri: str) -> Iterator[Record]:
         try:
             content = from_json(line)
             question = _KINDS[content["route"]].parse(json.dumps(content["request"]).encode())
-            version = type_adapter(Version).validate_python(content["version"])
+            version = type_adapter(messages.Version).validate_python(content["version"])
             rows = type_adapter(list[dict[str, Any]]).validate_python(content["rows"])
         except (ValueError, KeyError, TypeError, DataError) as error:
             raise DataError(

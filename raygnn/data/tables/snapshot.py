@@ -23,15 +23,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raygnn.console import say
+from raygnn.data import cache
 from raygnn.data.arrays import sync_folder
-from raygnn.data.cache import (
-    BUILDING,
-    cache_errors,
-    cache_folder,
-    is_as_built,
-    remove_unclaimed,
-    write_note,
-)
 from raygnn.data.file_lock import locked
 from raygnn.data.filesystem import read_text, write_text
 from raygnn.data.tables.source import UNFIT, Source
@@ -81,13 +74,13 @@ class Snapshots:
         """`source`: with absolute paths."""
         content = {"type": source.type, **source.args}
         key = hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
-        return cls(redact(content), cache_folder(cache_dir, "snapshots") / key[:20])
+        return cls(redact(content), cache.cache_folder(cache_dir, "snapshots") / key[:20])
 
     def current(self) -> Path | None:
         """The snapshot to read; None if there is none, or it has lost files."""
         pointer = self.folder / _CURRENT
         path = self.folder / read_text(pointer) if pointer.exists() else None
-        return path if path is not None and is_as_built(path) else None
+        return path if path is not None and cache.is_as_built(path) else None
 
     def take(self, batches: Iterable[pa.RecordBatch]) -> Path:
         """Stores all rows as a snapshot, which `use` makes current.
@@ -96,15 +89,15 @@ class Snapshots:
         `batches`. Then nothing is stored.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        with cache_errors(self.folder, "rows"), locked(str(self.folder / "lock"), say):
-            for left in self.folder.glob(f"{BUILDING}*"):  # of a process that died
+        with cache.cache_errors(self.folder, "rows"), locked(str(self.folder / "lock"), say):
+            for left in self.folder.glob(f"{cache.BUILDING}*"):  # of a process that died
                 shutil.rmtree(left)
-            unfinished = self.folder / f"{BUILDING}{uuid.uuid4().hex[:8]}"
+            unfinished = self.folder / f"{cache.BUILDING}{uuid.uuid4().hex[:8]}"
             unfinished.mkdir()
             try:
                 record = self._write(unfinished, batches)
                 path = self.folder / record.sha256[:16]
-                if not is_as_built(path):
+                if not cache.is_as_built(path):
                     shutil.rmtree(path, ignore_errors=True)
                     unfinished.rename(path)
             finally:
@@ -125,7 +118,7 @@ class Snapshots:
         content = dict(self.source), time, num_rows, digest.hexdigest(), columns.left_out
         record = SnapshotRecord(*content)
         write_text(folder / RECORD, json.dumps(asdict(record), indent=1, default=str))
-        write_note(folder)
+        cache.write_note(folder)
         sync_folder(folder)
         return record
 
@@ -135,7 +128,7 @@ class Snapshots:
 
     def remove_old(self) -> None:
         """Removes all but the latest 5 snapshots, and those that a process keeps."""
-        remove_unclaimed(self.folder, _NUM_KEPT)
+        cache.remove_unclaimed(self.folder, _NUM_KEPT)
 
 
 def _list_types(columns: Mapping[str, str]) -> str:

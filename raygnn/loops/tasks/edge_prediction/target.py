@@ -29,21 +29,13 @@ from raygnn.data.splits import SPLIT_NAMES, has_label
 from raygnn.data.time_units import check_time_units
 from raygnn.errors import ConfigError, DataError
 from raygnn.loops.model_spec import ids_digest
-from raygnn.loops.tasks.label_target import (
-    LabelArguments,
-    LabelOutput,
-    LabelTarget,
-    choose_label,
-    is_timed,
-    label_shape,
-    names_of,
-)
+from raygnn.loops.tasks import label_target
 from raygnn.loops.tasks.link_rules import SAMPLER_RULES, forward_types, split_rule, with_reverses
 from raygnn.loops.tasks.target import DeclaredTimes
 
 
 @dataclass(frozen=True)
-class EdgeOutput(LabelOutput):
+class EdgeOutput(label_target.LabelOutput):
     """Prediction for each edge of one type.
 
     Attributes:
@@ -115,7 +107,7 @@ class EdgeOutput(LabelOutput):
 _ColumnInfos = Mapping[str, ColumnInfo]
 
 
-class EdgeTargetArguments(LabelArguments):
+class EdgeTargetArguments(label_target.LabelArguments):
     task = "edge_prediction"
 
     edge_type: str | None = None
@@ -125,7 +117,7 @@ class EdgeTargetArguments(LabelArguments):
 
 
 @dataclass(frozen=True)
-class EdgeTarget(LabelTarget):
+class EdgeTarget(label_target.LabelTarget):
     """The label to predict, and the edges that have it.
 
     Attributes:
@@ -135,7 +127,7 @@ class EdgeTarget(LabelTarget):
     Arguments = EdgeTargetArguments
     output_class = EdgeOutput
     default_metrics = MappingProxyType(
-        {**LabelTarget.default_metrics, "regression": ("mae", "rmse", "r2")}
+        {**label_target.LabelTarget.default_metrics, "regression": ("mae", "rmse", "r2")}
     )
     rows = "edges"
 
@@ -143,14 +135,14 @@ class EdgeTarget(LabelTarget):
     output: EdgeOutput
     edges: SeedEdges
     link: LinkSplit
-    rules: ClassVar[tuple[Rule, ...]] = (*LabelTarget.rules, *SAMPLER_RULES)
+    rules: ClassVar[tuple[Rule, ...]] = (*label_target.LabelTarget.rules, *SAMPLER_RULES)
 
     @classmethod
     def learns_times(cls, config: Config, times: DeclaredTimes) -> bool:
         """Edges with times that are split by time: other splits ask about edges of the past."""
         rule = config.data.splits
         is_by_time = rule is not None and rule.type == "temporal"
-        return is_by_time and is_timed(times.edges, config.task.args.get("edge_type"))
+        return is_by_time and label_target.is_timed(times.edges, config.task.args.get("edge_type"))
 
     @classmethod
     def pairs_read(cls, bundle: Bundle, arguments: EdgeTargetArguments) -> Pairs | None:
@@ -159,7 +151,7 @@ class EdgeTarget(LabelTarget):
         pairs: Pairs = dict.fromkeys(with_reverses(bundle, [edge_type]), ())
         if label_edges:
             return pairs
-        return {**pairs, edge_type: names_of(bundle.columns(edge_type), "feature")}
+        return {**pairs, edge_type: label_target.names_of(bundle.columns(edge_type), "feature")}
 
     @classmethod
     def find(cls, bundle: Bundle, config: Config, arguments: EdgeTargetArguments) -> EdgeTarget:
@@ -167,9 +159,9 @@ class EdgeTarget(LabelTarget):
         columns = _labels_of(bundle, edge_type, label_edges=label_edges)
         what = "label edges" if label_edges else "edge type"
         where = f"{what} {edge_type_name(edge_type)!r}"
-        label = choose_label(columns, arguments.label, where)
+        label = label_target.choose_label(columns, arguments.label, where)
         values = _values(bundle, edge_type, label, label_edges=label_edges)
-        shape_of_label = label_shape(values, columns[label], arguments.problem)
+        shape_of_label = label_target.label_shape(values, columns[label], arguments.problem)
         inputs: tuple[str, ...] = ()
         if not label_edges:
             inputs = _find_inputs(bundle, edge_type, values, arguments.inputs)
@@ -248,7 +240,9 @@ class EdgeTarget(LabelTarget):
         message_types = with_reverses(bundle, [output.edge_type])
         if not all(temporal.column in bundle.columns(t) for t in message_types):
             return False
-        features = set(columns) & {*names_of(bundle.columns(output.edge_type), "feature")}
+        features = set(columns) & {
+            *label_target.names_of(bundle.columns(output.edge_type), "feature")
+        }
         return not any(_holds(bundle, output.edge_type, name, self.labels) for name in features)
 
     @property
@@ -269,7 +263,7 @@ class EdgeTarget(LabelTarget):
         )
         if output.label_edges or self.arguments.inputs is not None:
             return
-        features = names_of(bundle.columns(output.edge_type), "feature")
+        features = label_target.names_of(bundle.columns(output.edge_type), "feature")
         left_out = sorted(set(features) - set(output.inputs))
         if left_out:
             yield f"not read beside both ends, as they hold the label: {', '.join(left_out)}"
@@ -329,7 +323,7 @@ def _find_inputs(
     copies of the label.
     """
     columns = bundle.columns(edge_type)
-    features = names_of(columns, "feature")
+    features = label_target.names_of(columns, "feature")
     telling = [name for name in features if _holds(bundle, edge_type, name, labels)]
     if named is None:
         return tuple(name for name in features if name not in telling)
