@@ -112,9 +112,9 @@ def _clocks(bundle: Bundle, target: NodeTarget) -> Iterator[str]:
     until = float(np.asarray(target.seeds.time)[train].max())
     if names := [*columns_that_follow_time(bundle, target.arguments.feature, until)]:
         yield (
-            f"{', '.join(names)} grow with time, so later rows lie beyond all that the model "
-            "learns from. LightGBM does not read them; leave them out of the features in "
-            "graph.yaml, so that the GNN does not either."
+            "later rows lie beyond all that the model learns from, in columns that grow with "
+            f"time: {', '.join(names)}. LightGBM does not read them; leave them out of the "
+            "features in graph.yaml, so that the GNN does not either."
         )
 
 
