@@ -52,6 +52,12 @@ def column_rows(tables: LabelTables, manifest: Manifest, query: LabelQuery) -> L
             f"{node_type}.{column} is no feature any more; draft again to restore it"
             for node_type, column in query.answers
         ]
+    nodes = manifest.node_types[query.node_type]
+    if any(edges.time is not None and edges.files == nodes.files for edges in manifest.edge_types):
+        warnings += (  # the nodes are events
+            f"{query.node_type} have times, and training rows are drawn among later ones too. To "
+            "predict new rows from older ones, run raygnn prepare draft with --task TABLE.COLUMN.",
+        )
     return LabelRows(columns, rows, features, lines, warnings)
 
 

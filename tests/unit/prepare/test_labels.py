@@ -90,6 +90,24 @@ def test_rows_have_weights(shop: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "prepare-options-clash" in ids_of(capsys.readouterr().err)
 
 
+def test_a_column_of_events_is_better_asked_by_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "planes.csv").write_text("plane\n" + "\n".join(f"p{i}" for i in range(9)))
+    rows = [f"{i},p{i % 9},2024-01-{i % 28 + 1:02d},{i * 7 % 5}" for i in range(60)]
+    (tmp_path / "flights.csv").write_text("\n".join(["flight,plane,at,late", *rows]))
+    for what, is_event in (("", False), (", time: at", True)):
+        (tmp_path / "graph.yaml").write_text(
+            "format: raygnn/graph-v1\nnode_types:\n  planes: {files: planes.csv, id: plane}\n"
+            "  flights: {files: flights.csv, id: flight, time: at}\nedge_types:\n"
+            f"  - {{type: [flights, by, planes], files: flights.csv, source: flight{what},"
+            " target: plane}\n"
+        )
+        asked = ["--predict", "flights.late", "--for", "flights", "--name", "late"]
+        assert prepare(["labels", str(tmp_path), "--overwrite", *asked]) == 0
+        assert ("drawn among later ones" in capsys.readouterr().err) is is_event
+
+
 def test_columns_make_rows_without_times(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def ask(*options: str) -> int:
         return prepare(["labels", str(shop), "--name", "asked", "--overwrite", *options])
