@@ -8,7 +8,6 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import PurePath
 from typing import Any
 
@@ -27,22 +26,22 @@ from raygnn.data.tables.source import (
     quoted,
     system,
 )
+from raygnn.data.tables.warehouses import open_bigquery, open_snowflake
 from raygnn.errors import ConfigError, RaygnnError, RunError
 
 _CHUNK = 10_000  # rows of one statement
-_LAKES = ("iceberg", "bigquery")
 
 
 def is_table(out: str) -> bool:
     """Whether an output is a table, and not a folder or a file."""
-    return is_database(out) or system(out) in _LAKES or out.startswith("delta+")
+    return is_database(out) or system(out) == "iceberg" or out.startswith("delta+")
 
 
 @dataclass(frozen=True)
 class DatabaseTable:
     """`sqlite:///shop.sqlite#predictions`, `iceberg://CATALOG#sales.predictions`,
-    `bigquery://PROJECT#sales.predictions` or `delta+s3://lake/predictions`. A name may have a
-    schema: `sales.predictions`.
+    `bigquery://PROJECT#sales.predictions`, `snowflake://USER@ACCOUNT/DATABASE/SCHEMA#PREDICTIONS`
+    or `delta+s3://lake/predictions`. A name may have a schema: `sales.predictions`.
     """
 
     url: str
@@ -54,7 +53,10 @@ class DatabaseTable:
         if not is_table(out):
             return None
         url, _, name = out.partition("#")
-        name = PurePath(out).name if system(out) == "delta" else name
+        if system(out) == "delta":
+            name = PurePath(out).name
+        elif system(out) == "snowflake":
+            name = name.upper()  # as it does with a name without quotes
         if has_password(url):
             raise ConfigError(
                 "--out is invalid: it contains a password. Remove it, and let the driver find it, "
@@ -117,9 +119,19 @@ class DatabaseTable:
         if system(self.url) == "iceberg":
             return bool(self._catalog.table_exists(self.name))
         if system(self.url) == "bigquery":
-            tables = self._bigquery.list_tables(self.name.rpartition(".")[0])
-            return any(table.table_id == self.name.rpartition(".")[2] for table in tables)
+            dataset, _, name = self.name.rpartition(".")
+            tables = open_bigquery(self.url)[1].list_tables(dataset)
+            return any(table.table_id == name for table in tables)
         file, literal = database_file(self.url), self.name.replace("'", "''")
+        if system(self.url) == "snowflake":
+            schema, _, name = literal.rpartition(".")
+            place = f"'{schema}'" if schema else "CURRENT_SCHEMA()"
+            with closing(open_snowflake(self.url)) as connection:
+                found = connection.cursor().execute(
+                    "SELECT count(*) FROM INFORMATION_SCHEMA.TABLES "
+                    f"WHERE TABLE_SCHEMA = {place} AND TABLE_NAME = '{name}'"
+                )
+                return bool(found.fetchone()[0])
         if file is not None and not exists(file):
             return False
         if is_postgres(self.url):
@@ -148,6 +160,7 @@ class DatabaseTable:
             "delta": self._write_delta,
             "iceberg": self._write_iceberg,
             "bigquery": self._write_bigquery,
+            "snowflake": self._write_snowflake,
         }.get(system(self.url), self._write_sqlalchemy)
 
     @property
@@ -157,11 +170,6 @@ class DatabaseTable:
     @property
     def _catalog(self) -> Any:
         return driver("pyiceberg.catalog", "pyiceberg").load_catalog(self.url.partition("://")[2])
-
-    @property
-    def _bigquery(self) -> Any:
-        bigquery = driver("google.cloud.bigquery", "google-cloud-bigquery")
-        return bigquery.Client(project=self.url.partition("://")[2])
 
     def _write_delta(self, rows: pa.Table, is_there: bool) -> None:
         mode = "overwrite" if is_there else "error"
@@ -177,7 +185,7 @@ class DatabaseTable:
     def _write_bigquery(self, rows: pa.Table, is_there: bool) -> None:
         file = io.BytesIO()
         pq.write_table(rows, file, coerce_timestamps="us", allow_truncated_timestamps=True)
-        client, bigquery = self._bigquery, import_module("google.cloud.bigquery")
+        bigquery, client = open_bigquery(self.url)
         options = bigquery.ParquetOptions()
         options.enable_list_inference = True
         config = bigquery.LoadJobConfig(
@@ -186,6 +194,38 @@ class DatabaseTable:
             write_disposition="WRITE_TRUNCATE_DATA" if is_there else "WRITE_EMPTY",
         )
         client.load_table_from_file(file, self.name, rewind=True, job_config=config).result()
+
+    def _write_snowflake(self, rows: pa.Table, is_there: bool) -> None:
+        texts, staged = _as_texts(rows), quoted(self.url, "rows of raygnn")
+        names = [quoted(self.url, name.upper()) for name in rows.column_names]
+        declared = ", ".join(
+            f"{name} {'BOOLEAN' if pa.types.is_boolean(field.type) else _sqlite_type(field.type)}"
+            for name, field in zip(names, texts.schema, strict=True)
+        )
+        values = ", ".join(
+            f"PARSE_JSON({name})::ARRAY AS {name}"
+            if pa.types.is_list(field.type)
+            else f"{name}::TIMESTAMP_NTZ AS {name}"
+            if pa.types.is_timestamp(field.type)
+            else name
+            for name, field in zip(names, rows.schema, strict=True)
+        )
+        insert = f"INSERT INTO {staged} VALUES ({', '.join('?' for _ in names)})"
+        with closing(open_snowflake(self.url)) as connection, connection.cursor() as cursor:
+            # A temporary table ends with the connection. A new table and its rows are one
+            # statement, since a statement that makes a table ends a transaction there.
+            cursor.execute(f"CREATE TEMPORARY TABLE {staged} ({declared})")
+            for batch in texts.to_batches(_CHUNK):
+                columns = (column.to_pylist() for column in batch.columns)
+                cursor.executemany(insert, list(zip(*columns, strict=True)))
+            query = f"SELECT {values} FROM {staged}"
+            if not is_there:
+                cursor.execute(f"CREATE TABLE {self._place} AS {query}")
+                return
+            cursor.execute("BEGIN")
+            cursor.execute(f"DELETE FROM {self._place}")
+            cursor.execute(f"INSERT INTO {self._place} ({', '.join(names)}) {query}")
+            cursor.execute("COMMIT")
 
     def _write_postgres(self, rows: pa.Table, is_there: bool) -> None:
         dbapi = driver("adbc_driver_postgresql.dbapi", "adbc-driver-postgresql")

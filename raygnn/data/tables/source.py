@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from importlib import import_module
+from itertools import starmap
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
@@ -21,7 +22,10 @@ from raygnn.config.validation import broken_section
 from raygnn.errors import ConfigError, Problem
 from raygnn.redaction import is_secret_name
 
-_SYSTEMS = {"sqlite", "duckdb", "postgres", "postgresql", "mysql", "mariadb", "mssql", "oracle"}
+_SYSTEMS = {
+    "sqlite", "duckdb", "postgres", "postgresql", "mysql", "mariadb", "mssql", "oracle",
+    "snowflake", "bigquery",
+}  # fmt: skip
 _ROWS = 1 << 16  # of a batch that a Python driver fetches
 UNFIT = b"raygnn.unfit"
 #: Words in names of arguments that unpickle files or import code.
@@ -90,7 +94,7 @@ def has_password(url: str) -> bool:
         return False
     try:
         parts = urlsplit(url)
-        return bool(parts.password) or any(is_secret_name(k) for k, _ in parse_qsl(parts.query))
+        return bool(parts.password) or any(starmap(_is_secret, parse_qsl(parts.query)))
     except ValueError:  # not a URL
         return False
 
@@ -117,11 +121,14 @@ def is_database(url: str) -> bool:
 
 def select(url: str, table: str) -> str:
     """The query for all rows of a table, such as `orders` or `shop.orders`."""
-    return f"SELECT * FROM {'.'.join(quoted(url, name) for name in table.split('.'))}"
+    names = table.split(".")
+    if system(url) == "bigquery":
+        names = [urlsplit(url).path.strip("/"), *names]
+    return f"SELECT * FROM {'.'.join(quoted(url, name) for name in names)}"
 
 
 def quoted(url: str, name: str) -> str:
-    quote = "`" if system(url) in ("mysql", "mariadb") else '"'
+    quote = "`" if system(url) in ("mysql", "mariadb", "bigquery") else '"'
     return f"{quote}{name.replace(quote, quote * 2)}{quote}"
 
 

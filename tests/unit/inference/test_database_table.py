@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import json
+import os
+import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,10 +18,12 @@ import pyarrow as pa
 import pytest
 
 from raygnn.data.tables.source import query_batches, select
+from raygnn.data.tables.warehouses import open_snowflake
 from raygnn.inference.database_table import DatabaseTable
 from tests.bigquery_server import bigquery
 from tests.databases import PASSWORD, POSTGRES, postgres, write_duckdb, write_sqlite
 from tests.errors import raises
+from tests.snowflake_server import snowflake
 
 
 def _rows(num_rows: int) -> pa.Table:
@@ -72,7 +79,20 @@ def test_a_table_is_made_and_its_rows_are_replaced(url: str) -> None:
     assert [row["id"] for row in _read(table)] == [f"c{i}" for i in range(7)]
 
 
-@pytest.fixture(params=["delta", "iceberg", "bigquery"])
+def _read_snowflake(url: str, table: str) -> pa.Table:
+    """Rows with names in small letters, and lists, which fakesnow answers as JSON."""
+    with closing(open_snowflake(url)) as connection:
+        cursor = connection.cursor().execute(f"SELECT * FROM {table}")
+        names = [column[0].lower() for column in cursor.description]
+        rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    return pa.Table.from_pylist(
+        [row | {"probability": json.loads(row["probability"])} for row in rows]
+    )
+
+
+@pytest.fixture(
+    params=["delta", "iceberg", "bigquery", pytest.param("snowflake", marks=pytest.mark.slow)]
+)
 def lake(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[str, Callable[[], pa.Table]]]:
@@ -81,6 +101,9 @@ def lake(
         with bigquery() as server:
             server.tables["sales.orders"] = pa.table({})
             yield "bigquery://shop#sales.predictions", lambda: server.tables["sales.predictions"]
+    elif request.param == "snowflake":  # 4 s
+        with snowflake() as url:
+            yield f"{url}#predictions", lambda: _read_snowflake(url, "PREDICTIONS")
     elif request.param == "delta":
         path, deltalake = f"{tmp_path}/lake/predictions", pytest.importorskip("deltalake")
         yield f"delta+{path}", lambda: deltalake.DeltaTable(path).to_pyarrow_table()
@@ -103,12 +126,39 @@ def test_a_lake_takes_all_rows_or_none(lake: tuple[str, Callable[[], pa.Table]])
     assert table.check(overwrite=False) is False
     table.write(_rows(30), overwrite=False)
     assert _sorted(read()) == _rows(30).to_pylist()
-    with raises("output-not-empty", "predictions"):
+    with raises("output-not-empty", table.name):
         table.write(_rows(7), overwrite=False)
     table.write(_rows(7), overwrite=True)
-    with raises("output-database", "predictions"):
+    with raises("output-database", table.name):
         table.write(_rows(3).append_column("other", pa.array([1, 2, 3])), overwrite=True)
     assert _sorted(read()) == _rows(7).to_pylist()
+
+
+@pytest.mark.slow  # 10 s: fakesnow, and two processes
+def test_a_killed_process_changes_no_table_of_snowflake() -> None:
+    """It dies with a part of its rows sent."""
+    write = """
+import os, signal, sys
+from snowflake.connector.cursor import SnowflakeCursor
+from raygnn.inference import database_table
+from tests.unit.inference.test_database_table import _rows
+send, sent = SnowflakeCursor.executemany, []
+def executemany(*arguments):
+    sent.append(send(*arguments))
+    if len(sent) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+SnowflakeCursor.executemany = executemany
+database_table._CHUNK = 10
+database_table.DatabaseTable.of(sys.argv[1]).write(_rows(30), overwrite=True)
+"""
+    with snowflake() as url:
+        DatabaseTable(url, "BEFORE").write(_rows(3), overwrite=False)
+        for name in ("before", "new"):
+            command = [sys.executable, "-c", write, f"{url}#{name}"]
+            assert subprocess.run(command, env=os.environ).returncode == -signal.SIGKILL
+        assert _sorted(_read_snowflake(url, "BEFORE")) == _rows(3).to_pylist()
+        assert not DatabaseTable(url, "NEW").check(overwrite=False)
+        DatabaseTable(url, "NEW").write(_rows(3), overwrite=False)
 
 
 def _sorted(rows: pa.Table) -> list[dict[str, Any]]:
@@ -175,6 +225,8 @@ def test_sqlalchemy_writes_the_same(tmp_path: Path) -> None:
     [
         ("sqlite:///shop.db", "output-database-table"),
         ("postgresql://me:hush@h/shop#predictions", "source-secret"),
+        ("snowflake://me:hush@account/shop/public#predictions", "source-secret"),
+        ("snowflake://account/shop/public?token=hush#predictions", "source-secret"),
     ],
 )
 def test_an_invalid_table(out: str, id: str) -> None:

@@ -320,6 +320,7 @@ def test_an_invalid_source(read: str, id: str, part: str) -> None:
         "{type: clickhouse, dsn: 'clickhouse+http://reader@host/shop', table: t}",
         "{type: snowflake, connection_parameters: {private_key_file: /keys/shop.p8}}",
         "{type: kafka, simple_name: x, security_protocol: y}",
+        "{type: sql, url: 'snowflake://h/d/s?private_key_file=/keys/shop.p8', table: t}",
         "{type: sql, url: 'postgresql://h/d?passfile=/keys/pgpass&sslmode=require', table: t}",
     ],
 )
