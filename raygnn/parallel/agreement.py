@@ -64,6 +64,19 @@ def agreement(where: str, error: type[RaygnnError] = TrainingError) -> Iterator[
     raise_if_any_failed(failure, where, error)
 
 
+def made_by_rank_0(
+    make: Callable[[], Result], where: str, error: type[RaygnnError] = TrainingError
+) -> Result:
+    """What rank 0 makes, on all ranks. Collective: all ranks must call, but not `make`.
+
+    `where`, `error`: see `agreement`.
+    """
+    with agreement(where, error):
+        made = make() if collectives.rank() == 0 else None
+    result: Result = collectives.broadcast_object(made)
+    return result
+
+
 def raise_if_any_failed(
     failure: BaseException | None, where: str, error: type[RaygnnError] = TrainingError
 ) -> None:

@@ -74,8 +74,7 @@ def _run_in_process(
     loaded: LoadedConfig, name: str, tables: str | None, tried: Training | None
 ) -> Outcome:
     from raygnn.loops.context import ProcessContext
-    from raygnn.parallel import collectives
-    from raygnn.parallel.agreement import agreement
+    from raygnn.parallel.agreement import made_by_rank_0
     from raygnn.worker import run_worker
 
     loaded.check_arguments()
@@ -84,11 +83,9 @@ def _run_in_process(
         _training_job(loaded, name, tables, tried, on_ray=False) as (make_job, snapshots),
         closing(ProcessContext(use_gpu=scaling.use_gpu, timeout_s=scaling.timeout_s)) as context,
     ):
-        folder = None
-        with agreement("opening the run folder", RunError):
-            if context.rank == 0:
-                folder = open_run_folder(loaded, name, snapshots)
-        folder = collectives.broadcast_object(folder)
+        folder = made_by_rank_0(
+            lambda: open_run_folder(loaded, name, snapshots), "opening the run folder", RunError
+        )
         with folder.stop_recorded() if context.rank == 0 else nullcontext():
             return Outcome(folder, run_worker(make_job(folder), context))
 

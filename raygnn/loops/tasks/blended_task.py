@@ -46,8 +46,8 @@ from raygnn.loops.tasks.label_task import LabelTask
 from raygnn.losses.seed_losses import standardized
 from raygnn.metrics import Calibration, metrics_of
 from raygnn.metrics.seed_metrics import AUROC
-from raygnn.parallel.agreement import agreement, run_and_sync_errors
-from raygnn.parallel.collectives import broadcast_object, gather_rows
+from raygnn.parallel.agreement import agreement, made_by_rank_0, run_and_sync_errors
+from raygnn.parallel.collectives import gather_rows
 from raygnn.sampling.batch_sequence import BatchT
 
 _SUSPICIOUS, _LIFT = 0.1, 0.05  # share of gains, and AUROC, by one column without times
@@ -113,11 +113,8 @@ class BlendedTask(LabelTask[BatchT]):
         """
         if self.why_no_trees is not None:
             return None
-        text = None
-        with agreement("fitting LightGBM"):
-            if self.env.rank == 0:
-                text = self._fitted_trees().to_text()
-        return BoostedTrees.of_text(broadcast_object(text))
+        text = made_by_rank_0(lambda: self._fitted_trees().to_text(), "fitting LightGBM")
+        return BoostedTrees.of_text(text)
 
     @property
     def why_no_trees(self) -> str | None:
@@ -189,19 +186,19 @@ class BlendedTask(LabelTask[BatchT]):
         is_due = len(self.target.splits.test) > 0 or self.config.training.refit
         if blend is None or TREES not in blend.shares or not is_due:
             return
-        text = None
-        with agreement("fitting LightGBM again"):
-            if self.env.rank == 0:
-                assert self.trees is not None
-                parts = self._tree_rows()
-                columns = [self.row_columns(rows, split) for split, rows in parts.items()]
-                rows, both = np.concatenate([*parts.values()]), np.concatenate(columns)
-                labels = self.target.labels[rows].reshape(self._tree_shape)
-                weights = self.target.weights_of(rows)
-                text = self.trees.refitted(both, labels, weights=weights).to_text()
-        self.trees = BoostedTrees.of_text(broadcast_object(text))
+        self.trees = BoostedTrees.of_text(
+            made_by_rank_0(self._refitted_trees, "fitting LightGBM again")
+        )
         refitted = self.output.refitted or "LightGBM"
         self.spec = replace(self.spec, output=replace(self.output, refitted=refitted))
+
+    def _refitted_trees(self) -> str:
+        assert self.trees is not None
+        parts = self._tree_rows()
+        columns = [self.row_columns(rows, split) for split, rows in parts.items()]
+        rows, both = np.concatenate([*parts.values()]), np.concatenate(columns)
+        labels = self.target.labels[rows].reshape(self._tree_shape)
+        return self.trees.refitted(both, labels, weights=self.target.weights_of(rows)).to_text()
 
     @contextmanager
     def refitting(self) -> Iterator[int]:
@@ -337,11 +334,9 @@ class BlendedTask(LabelTask[BatchT]):
             self._keep_ranges(asked, values[GNN])
             return False
         values |= self.guesses("val", asked)
-        blend = None
-        with agreement("choosing among the rungs"):
-            if self.env.rank == 0:
-                blend = self._fitted_blend(asked, values)
-        blend = broadcast_object(blend)
+        blend = made_by_rank_0(
+            lambda: self._fitted_blend(asked, values), "choosing among the rungs"
+        )
         self.spec = replace(self.spec, output=replace(self.output, blend=blend))
         self.val_standings = self._standings(asked, values, self.build_metrics())
         mixed = self._mixed(values, blend)

@@ -284,10 +284,8 @@ class LabelTask(EncoderTask[BatchT]):
         return self._loss(*self.predict(batch), batch.y, batch, batch.labels.get("weight"))
 
     def judge(self, batch: Any) -> EvalOutput:
-        prediction, embeddings = self.predict(batch)
-        weight = batch.labels.get("weight")
-        output = self._loss(prediction, embeddings, batch.y, batch, weight)
-        return self._evaluated(batch.index, batch.input_id, prediction, batch.y, output, weight)
+        predicted, weight = self.predict(batch), batch.labels.get("weight")
+        return self._evaluated(batch.index, batch.input_id, predicted, batch.y, weight, batch)
 
     def prepare_evaluation(self, split: str) -> None:
         """Embeds the whole graph layer by layer if evaluation is exact."""
@@ -305,14 +303,13 @@ class LabelTask(EncoderTask[BatchT]):
         size, columns = loader.batch_size, self.target.batch_columns
         for index in range(env.rank, num_batches, env.world_size):
             rows = np.asarray(seeds[index * size : (index + 1) * size])
-            prediction, embeddings = self.predict_exactly(rows, every, loader)
+            predicted = self.predict_exactly(rows, every, loader)
             of_rows = {
                 name: copied(torch.from_numpy(values[rows]), env.device)
                 for name, values in columns.items()
             }
-            labels, weight = of_rows["y"], of_rows.get("weight")
-            output = self._loss(prediction, embeddings, labels, None, weight)
-            yield self._evaluated(index, torch.from_numpy(rows), prediction, labels, output, weight)
+            ids, labels, weight = torch.from_numpy(rows), of_rows["y"], of_rows.get("weight")
+            yield self._evaluated(index, ids, predicted, labels, weight)
 
     def evaluates_by_layers(self, split: str) -> bool:
         """Whether a split is evaluated with embeddings of the whole graph."""
@@ -342,7 +339,7 @@ class LabelTask(EncoderTask[BatchT]):
         embeddings: Tensor | None,
         target: Tensor,
         batch: Batch | None,
-        weight: Tensor | None = None,
+        weight: Tensor | None,
     ) -> StepOutput:
         if self.output.scale is not None:
             target = standardized(target, self.output.scale)
@@ -361,11 +358,13 @@ class LabelTask(EncoderTask[BatchT]):
         self,
         index: int,
         ids: Tensor,
-        prediction: Any,
+        predicted: tuple[Any, Tensor | None],
         target: Tensor,
-        output: StepOutput,
-        weight: Tensor | None = None,
+        weight: Tensor | None,
+        batch: Batch | None = None,
     ) -> EvalOutput:
+        prediction, embeddings = predicted
+        output = self._loss(prediction, embeddings, target, batch, weight)
         shown = prediction if isinstance(prediction, Tensor) else next(iter(prediction.values()))
         shown = self.output.in_units(shown)
         sums = (output.loss_sum, output.weight)

@@ -32,8 +32,7 @@ from raygnn.outputs.checkpoints.store import (
     take_rows,
 )
 from raygnn.outputs.run_folder import RunFolder
-from raygnn.parallel import collectives
-from raygnn.parallel.agreement import agreement
+from raygnn.parallel.agreement import agreement, made_by_rank_0
 
 
 class Uploads:
@@ -84,13 +83,8 @@ class Checkpointer(Callback):
         self._settings = settings
         self._attempt = folder.attempt
         self._lineage: frozenset[str] | None = None
-        start = None
-        with agreement("listing the checkpoints", CheckpointError):
-            if context.rank == 0:
-                self._lineage = folder.read_lineage()
-                last = max((name.number for name in self._store.parsed_names()), default=0)
-                start = (secrets.token_hex(2), last)
-        self._start, self._number = collectives.broadcast_object(start)
+        listing = made_by_rank_0(self._list, "listing the checkpoints", CheckpointError)
+        self._start, self._number = listing
         #: The monitored value of each checkpoint that was written at a validation, and the best.
         self._scores: dict[str, float] = {}
         self._best: str | None = None
@@ -148,11 +142,9 @@ class Checkpointer(Callback):
         Args:
             resume: auto | must | last | best | never, or the URI of a checkpoint or a run.
         """
-        choice = None
-        with agreement("choosing a checkpoint", CheckpointError):
-            if self._context.rank == 0:
-                choice = self._choose(resume)
-        choice = collectives.broadcast_object(choice)
+        choice = made_by_rank_0(
+            lambda: self._choose(resume), "choosing a checkpoint", CheckpointError
+        )
         if choice is None:
             return False
         root, name = choice
@@ -170,6 +162,11 @@ class Checkpointer(Callback):
         if self._context.rank == 0:
             say(f"resumed from {name} (epoch {engine.position.current_epoch})")
         return True
+
+    def _list(self) -> tuple[str, int]:
+        self._lineage = self._folder.read_lineage()
+        last = max((name.number for name in self._store.parsed_names()), default=0)
+        return secrets.token_hex(2), last
 
     def _names(self) -> list[str]:
         lineage = self._lineage

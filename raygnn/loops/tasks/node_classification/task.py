@@ -388,9 +388,8 @@ class NodeClassification(BlendedTask[NodeBatch]):
         judged, self._judged = self._judged, []
         for each in judged:
             logits = self.evaluated(each.ids, each.prediction, partial(_nodes_of, each.ids))
-            output = self._loss(logits, None, each.target, None, each.row_weights)
-            of_batch = (each.index, each.ids, logits, each.target, output, each.row_weights)
-            yield self._evaluated(*of_batch)
+            predicted = logits, None
+            yield self._evaluated(each.index, each.ids, predicted, each.target, each.row_weights)
         if not judged:
             yield from super().evaluate(split, num_batches)
 
