@@ -33,7 +33,7 @@ from raygnn.loops.tasks.link_prediction.target import (
 )
 from raygnn.metrics import FullRanking, Links
 from raygnn.recommender import recommender
-from raygnn.recommender.peers_in_time import PeersInTime
+from raygnn.recommender.peers import PeersInTime
 from raygnn.runtime.data_source import open_bundle
 from raygnn.serving.answers import Answers
 from raygnn.serving.messages import Refused, TopK

@@ -6,10 +6,10 @@ import math
 import numpy as np
 import pytest
 
+from raygnn.outputs.comparison import sweep_charts, sweep_tables
 from raygnn.outputs.curves import without_flat
 from raygnn.outputs.html_page import Chart, Series, label
-from raygnn.outputs.report_data import degree_charts
-from raygnn.outputs.sweep_charts import sweep_charts, sweep_tables
+from raygnn.outputs.report import degree_charts
 
 
 def test_columns_are_over_the_union_of_all_x():

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from raygnn.recommender import peers_in_time
 from raygnn.recommender.known_links import LinkHistory
-from raygnn.recommender.peers import ease, folded_in, ials
-from raygnn.recommender.peers_in_time import PeersInTime, RowScores
+from raygnn.recommender.peers import PeersInTime, RowScores, ease, folded_in, ials
 
 NUM_USERS, NUM_ITEMS, NUM_LINKS, NUM_ROWS = 20, 8, 300, 40
 METHODS: dict[str, Callable[[PeersInTime], RowScores]] = {
@@ -66,7 +64,7 @@ def test_with_many_times_a_row_reads_the_last_fit_before_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its own links are those of its time."""
-    monkeypatch.setattr(peers_in_time, "_MOST_TARGETS", 1)
+    monkeypatch.setattr("raygnn.recommender.peers._MOST_TARGETS", 1)
     peers = _peers(2, num_times=4)
     found = peers.ease(3)(np.arange(NUM_ROWS))
     first = peers.history.as_of(peers.times.min())

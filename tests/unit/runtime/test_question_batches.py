@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from raygnn.runtime.question_batches import MAX_BATCH_SIZE, QuestionBatches
+from raygnn.runtime.serving import MAX_BATCH_SIZE, QuestionBatches
 
 
 class Replicas:

@@ -28,8 +28,7 @@ from raygnn.metrics.sampled_ranking import exact_means, exact_state
 from raygnn.models.decoders import Decoder, InnerProduct
 from raygnn.recommender.choice import TREND_HALF_LIVES, JudgedRows, spread_evenly
 from raygnn.recommender.known_links import LinkHistory
-from raygnn.recommender.peers import ease_weights, ials, link_matrix
-from raygnn.recommender.peers_in_time import PeersInTime, RowScores
+from raygnn.recommender.peers import PeersInTime, RowScores, ease_weights, ials, link_matrix
 from raygnn.sampling.batch import BatchLinks
 from raygnn.sampling.link_loader import LinkLoader
 from raygnn.sampling.negatives import NONE
