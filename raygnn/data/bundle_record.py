@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import AfterValidator, PlainValidator, ValidationInfo
 
-from raygnn.data.checksums import Checksum, Seal, file_checksums, file_sizes, find_damage
+from raygnn.data.checksums import Checksum, Seal, listing
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.id_map import IdIndex
 from raygnn.data.transforms.fitted import FittedFeature
@@ -251,9 +251,7 @@ class BundleRecord:
     checksums: Mapping[str, Checksum] = field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
-        sizes = file_sizes(folder)
-        written = replace(self, file_sizes=sizes, checksums=file_checksums(folder, sizes))
-        SEAL.write(folder, RECORD_NAME, written)
+        SEAL.write(folder, RECORD_NAME, replace(self, **listing(folder)))
 
     @classmethod
     def load(cls, folder: Path) -> BundleRecord:
@@ -266,8 +264,7 @@ class BundleRecord:
                 f"{folder} is not a bundle: it has no {RECORD_NAME}. Name another. [bundle-missing]"
             )
         record = SEAL.read(folder, RECORD_NAME, cls)
-        if damage := find_damage(folder, record.file_sizes, record.checksums):
-            raise SEAL.damage(folder, damage)
+        SEAL.check(folder, record)
         return record
 
 

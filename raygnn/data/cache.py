@@ -18,9 +18,8 @@ from raygnn.data.arrays import sync_entry, sync_folder
 from raygnn.data.checksums import (
     Checksum,
     dump_record,
-    file_checksums,
-    file_sizes,
     find_damage,
+    listing,
     parse_record,
     read_listing,
 )
@@ -132,9 +131,7 @@ def is_as_built(folder: Path) -> bool:
 
 
 def write_note(folder: Path) -> None:
-    sizes = file_sizes(folder)
-    content = {"file_sizes": sizes, "checksums": file_checksums(folder, sizes)}
-    write_text(folder / NOTE, dump_record(content))
+    write_text(folder / NOTE, dump_record(listing(folder)))
 
 
 class Claim:

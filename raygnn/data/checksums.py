@@ -67,6 +67,12 @@ def file_checksums(folder: str | os.PathLike[str], names: Iterable[str]) -> dict
         return dict(zip(uris, pool.map(_read_completely, uris.values()), strict=True))
 
 
+def listing(folder: Path) -> dict[str, Any]:
+    """Sizes and checksums of the files of a folder, as fields of a record."""
+    sizes = file_sizes(folder)
+    return {"file_sizes": sizes, "checksums": file_checksums(folder, sizes)}
+
+
 def find_damage(
     folder: str | os.PathLike[str], sizes: Mapping[str, int], checksums: Mapping[str, Checksum]
 ) -> str | None:
@@ -139,6 +145,16 @@ class Seal:
         """The error of a folder that has changed since it was written."""
         what = redact(os.fspath(folder))
         return DataError(f"{what} is damaged: {cause}. {self.remedy}.", id=self.damaged)
+
+    def check(self, folder: Folder, record: Any, *, completely: bool = False) -> None:
+        """Raises a DataError if a file that a record lists is missing, or differs at its ends or,
+        `completely`, anywhere.
+        """
+        damage = find_damage(folder, record.file_sizes, record.checksums)
+        if damage is None and completely and (changed := changed_files(folder, record.checksums)):
+            damage = f"{changed[0]} has changed since it was written"
+        if damage is not None:
+            raise self.damage(folder, damage)
 
     def write(self, folder: Folder, name: str, record: Any) -> None:
         """Writes a record, a dataclass, as `name` in a folder."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raygnn.console import warn
-from raygnn.data.checksums import Checksum, Seal, changed_files, file_checksums, find_damage
+from raygnn.data.checksums import Checksum, Seal, file_checksums
 from raygnn.data.event_log import EventLog
 from raygnn.data.filesystem import absolute, exists, files_below, folder_names, join, read_bytes
 from raygnn.data.manifest import manifest_folder
@@ -69,8 +69,7 @@ def newest_tables(graph: str, log: str | None) -> GrownTables:
             continue
         try:
             record = _SEAL.read(folder, _RECORD, _Compacted)
-            if damage := find_damage(folder, record.file_sizes, record.checksums):
-                raise _SEAL.damage(folder, damage)
+            _SEAL.check(folder, record)
             _check_whole(folder, record.sha256)
         except DataError as error:
             _warn_once(str(error))
@@ -85,8 +84,7 @@ def _check_whole(folder: str, sha256: str) -> None:
     """Compares complete files, once in a process, because servers look every two seconds. Raises a
     DataError if one has changed. `sha256`: of the log that the folder contains.
     """
-    if changed := changed_files(folder, _SEAL.read(folder, _RECORD, _Compacted).checksums):
-        raise _SEAL.damage(folder, f"{changed[0]} has changed since it was written")
+    _SEAL.check(folder, _SEAL.read(folder, _RECORD, _Compacted), completely=True)
 
 
 @cache

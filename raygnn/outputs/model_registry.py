@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from raygnn.console import say
-from raygnn.data.checksums import Checksum, Seal, checksum, file_checksums, find_damage
+from raygnn.data.checksums import Checksum, Seal, checksum
 from raygnn.data.file_lock import locked
 from raygnn.data.filesystem import (
     absolute,
@@ -155,12 +155,7 @@ class RegisteredModel:
     def version_uri(self, version: str) -> str:
         """The folder of a version, compared with its seal."""
         folder = join(self.uri, version)
-        record = self.read_version(version)
-        damage = find_damage(folder, record.file_sizes, record.checksums)
-        if damage is None and file_checksums(folder, record.checksums) != record.checksums:
-            damage = "a file has changed since it was added"
-        if damage is not None:
-            raise _VERSION_SEAL.damage(folder, damage)
+        _VERSION_SEAL.check(folder, self.read_version(version), completely=True)
         return folder
 
     def read_version(self, version: str) -> Version:

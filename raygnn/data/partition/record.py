@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from raygnn.data.bundle_record import RECORD_NAME as BUNDLE_NAME
 from raygnn.data.bundle_record import BundleRecord
-from raygnn.data.checksums import Checksum, Folder, Seal, file_checksums, file_sizes, find_damage
+from raygnn.data.checksums import Checksum, Folder, Seal, listing
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.filesystem import exists, is_remote, join, reading_input, redact
 from raygnn.data.manifest import MANIFEST_NAME
@@ -115,9 +115,7 @@ class PartRecord:
 
 
 def save_part(folder: Path, fingerprint: str, part: int) -> None:
-    sizes = file_sizes(folder)
-    record = PartRecord(fingerprint, part, sizes, file_checksums(folder, sizes))
-    PART_SEAL.write(folder, PART_NAME, record)
+    PART_SEAL.write(folder, PART_NAME, PartRecord(fingerprint, part, **listing(folder)))
 
 
 def check_parts(folder: Folder) -> PartitionRecord:
@@ -140,8 +138,7 @@ def check_part(folder: Folder, fingerprint: str, part: int) -> PartRecord:
             f"part {part} in {_shown(folder)} is part {record.part} of {record.partition}, not of "
             f"{fingerprint}. Put back the right part, or partition again. [partition-part-foreign]"
         )
-    if damage := find_damage(folder, record.file_sizes, record.checksums):
-        raise PART_SEAL.damage(folder, damage)
+    PART_SEAL.check(folder, record)
     return record
 
 
