@@ -108,9 +108,7 @@ class Growth:
                 growing.append(end)
             for direction, node_type, nodes in _ends(edge_type, added):
                 self._chains[edge_type, direction].append(addition.num_new[node_type], nodes)
-        for type_, columns in addition.arrays.items():
-            for name, rows in columns.items():
-                self._arrays[type_][name].append(rows)  # type: ignore[arg-type]
+        _append(self._arrays, addition)
         for name, ids in addition.ids.items():
             self._ids[name].append(ids)
 
@@ -132,24 +130,17 @@ def joined(parts: Sequence[Addition]) -> Addition:
     first, *others = parts
     arrays = _growing(first)
     for part in others:
-        for type_, columns in part.arrays.items():
-            for name, rows in columns.items():
-                arrays[type_][name].append(rows)  # type: ignore[arg-type]
+        _append(arrays, part)
     return Addition(
         {name: sum(part.num_new[name] for part in parts) for name in first.num_new},
         {name: pa.concat_arrays([part.ids[name] for part in parts]) for name in first.ids},
         {
-            edge_type: _joined_edges([p.edges[edge_type] for p in parts])
-            for edge_type in first.edges
+            t: AddedEdges(*map(np.concatenate, zip(*(p.edges[t] for p in parts), strict=True)))
+            for t in first.edges
         },
         _views(arrays),
         first.infos,
     )
-
-
-def _joined_edges(parts: Sequence[AddedEdges]) -> AddedEdges:
-    sources, targets = (np.concatenate(ends) for ends in zip(*parts, strict=True))
-    return AddedEdges(sources, targets)
 
 
 _GrowingColumns = dict[str | EdgeType, dict[str, "GrowingArray | _GrowingSparse"]]
@@ -163,6 +154,12 @@ def _growing(start: Addition) -> _GrowingColumns:
         }
         for type_, columns in start.arrays.items()
     }
+
+
+def _append(arrays: _GrowingColumns, addition: Addition) -> None:
+    for type_, columns in addition.arrays.items():
+        for name, rows in columns.items():
+            arrays[type_][name].append(rows)  # type: ignore[arg-type]
 
 
 def _views(arrays: _GrowingColumns) -> dict[str | EdgeType, dict[str, np.ndarray | SparseColumn]]:

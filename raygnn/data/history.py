@@ -63,10 +63,6 @@ class EventArrays:
         return self._references[edge_type]
 
     def table_of(self, edge_type: EdgeType) -> str:
-        """Name of the table whose rows are the edges.
-
-        It is the relation, or for references the node type whose nodes refer to at most one other.
-        """
         for each in (edge_type, self.bundle.reverse_of(edge_type)):
             if each is not None and self.reference(each) is not None:
                 return each[0]

@@ -243,12 +243,8 @@ class DatabaseTable:
             connection.begin()
             if is_there:
                 connection.execute(f"DELETE FROM {self._place}")
-            how = (
-                f"INSERT INTO {self._place} BY NAME"
-                if is_there
-                else f"CREATE TABLE {self._place} AS"
-            )
-            connection.execute(f'{how} SELECT * FROM "rows of raygnn"')
+            how = "INSERT INTO {} BY NAME" if is_there else "CREATE TABLE {} AS"
+            connection.execute(f'{how.format(self._place)} SELECT * FROM "rows of raygnn"')
             connection.commit()
 
     def _write_sqlite(self, rows: pa.Table, is_there: bool) -> None:
@@ -257,9 +253,8 @@ class DatabaseTable:
         kinds = [_sqlite_type(field.type) for field in rows.schema]
         marks = ", ".join("?" for _ in names)
         declared = ", ".join(f"{name} {kind}" for name, kind in zip(names, kinds, strict=True))
-        with closing(
-            sqlite3.connect(database_file(self.url) or "", isolation_level=None)
-        ) as connection:
+        file = database_file(self.url) or ""
+        with closing(sqlite3.connect(file, isolation_level=None)) as connection:
             connection.execute("BEGIN IMMEDIATE")
             what = "DELETE FROM {}" if is_there else "CREATE TABLE {} ({})"
             connection.execute(what.format(self._place, declared))

@@ -41,17 +41,13 @@ def run_inference(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
     Collective: all ranks must call. Raises a TrainingError on all ranks if one failed.
     """
     with collectives.group_held(), process_restored():
-        return _run(job, context)
-
-
-def _run(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
-    encoder = run_and_sync_errors(lambda: _set_up(job, context), "setting up inference")
-    if context.rank == 0:
-        _say_start(job, encoder.applied, context)
-    share = slice(context.rank, None, context.world_size)
-    with tables(encoder, job.request, job.options.rows_per_file, share) as made:
-        written = {name: _write(job, name, parts, context) for name, parts in made.items()}
-    return _manifest(job, encoder.applied, written)
+        encoder = run_and_sync_errors(lambda: _set_up(job, context), "setting up inference")
+        if context.rank == 0:
+            _say_start(job, encoder.applied, context)
+        share = slice(context.rank, None, context.world_size)
+        with tables(encoder, job.request, job.options.rows_per_file, share) as made:
+            written = {name: _write(job, name, parts, context) for name, parts in made.items()}
+        return _manifest(job, encoder.applied, written)
 
 
 def _set_up(job: InferenceJob, context: WorkerContext) -> NodeEncoder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from raygnn.loops.tasks.encoder_task import EncoderTask
 from raygnn.loops.tasks.label_target import LabelOutput
 from raygnn.loops.tasks.label_task import LabelTask
 from raygnn.loops.tasks.self_supervised.methods import Method, Setting
-from raygnn.loops.tasks.self_supervised.probe import LinearProbe, ProbeRows, fit_probe
+from raygnn.loops.tasks.self_supervised.probe import ProbeRows, fit_probe
 from raygnn.loops.tasks.self_supervised.target import (
     EmbeddingOutput,
     SelfSupervisedArguments,
@@ -36,7 +37,7 @@ from raygnn.losses.seed_losses import in_full_precision
 from raygnn.metrics import Described
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.parallel import collectives
-from raygnn.parallel.agreement import run_and_sync_errors
+from raygnn.parallel.agreement import made_by_rank_0, run_and_sync_errors
 from raygnn.sampling.batch import NodeBatch
 from raygnn.sampling.loader import NeighborLoader
 from raygnn.sampling.rng import seed_order
@@ -187,14 +188,9 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
             ProbeRows(rows[torch.from_numpy(np.searchsorted(ids, part))], self.target.labels[part])
             for part in parts
         )
-
-        def fit() -> LinearProbe | None:
-            if self.env.rank != 0:
-                return None
-            val = of_val if len(splits.val) else None
-            return fit_probe(self.output.problem, self.output.num_outputs, of_train, val)
-
-        probe = collectives.broadcast_object(run_and_sync_errors(fit, "fitting the probe"))
+        val = of_val if len(splits.val) else None
+        fit = partial(fit_probe, self.output.problem, self.output.num_outputs, of_train, val)
+        probe = made_by_rank_0(fit, "fitting the probe")
         labels = torch.from_numpy(self.target.labels[judged])
         known = torch.from_numpy(judged), probe(of_judged.rows), labels
         self._scores = tuple(copied(part, self.env.device) for part in known)
