@@ -14,15 +14,8 @@ from pathlib import Path
 
 import filelock
 
+from raygnn.data import checksums
 from raygnn.data.arrays import sync_entry, sync_folder
-from raygnn.data.checksums import (
-    Checksum,
-    dump_record,
-    find_damage,
-    listing,
-    parse_record,
-    read_listing,
-)
 from raygnn.data.filesystem import is_remote, redact, write_text
 from raygnn.errors import DataError, ResourceError
 
@@ -117,21 +110,21 @@ def building(folder: Path) -> Iterator[Path]:
     sync_entry(folder.parent)
 
 
-def noted_files(folder: Path) -> tuple[dict[str, int], dict[str, Checksum]] | None:
+def noted_files(folder: Path) -> tuple[dict[str, int], dict[str, checksums.Checksum]] | None:
     """Sizes and checksums of the files that a folder was built with; None without a valid note."""
     try:
-        return read_listing(parse_record((folder / NOTE).read_bytes()))
+        return checksums.read_listing(checksums.parse_record((folder / NOTE).read_bytes()))
     except (FileNotFoundError, ValueError, KeyError):
         return None
 
 
 def is_as_built(folder: Path) -> bool:
     noted = noted_files(folder)
-    return noted is not None and find_damage(folder, *noted) is None
+    return noted is not None and checksums.find_damage(folder, *noted) is None
 
 
 def write_note(folder: Path) -> None:
-    write_text(folder / NOTE, dump_record(listing(folder)))
+    write_text(folder / NOTE, checksums.dump_record(checksums.listing(folder)))
 
 
 class Claim:

@@ -16,14 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
-from raygnn.data.arrays import (
-    Source,
-    create_array,
-    gather_ragged_rows,
-    gather_rows,
-    index_dtype,
-    open_array,
-)
+from raygnn.data import arrays
 from raygnn.data.hashing import fnv1a, hash_ids, splitmix64, string_buffers
 from raygnn.errors import DataError
 
@@ -226,7 +219,7 @@ def hash_column(ids: pa.Array) -> np.ndarray:
 def stored_ids(
     folder: Path,
     kind: IdKind,
-    open_file: Callable[[Path], np.ndarray] = lambda path: open_array(path, "r"),
+    open_file: Callable[[Path], np.ndarray] = lambda path: arrays.open_array(path, "r"),
 ) -> pa.Array:
     """Original ids in a folder: int64 or large_string, mapped."""
     if kind == "int":
@@ -236,11 +229,11 @@ def stored_ids(
     return pa.LargeStringArray.from_buffers(len(offsets) - 1, *buffers)
 
 
-def gather_ids(sources: Sequence[Source], kind: IdKind, out: Path) -> None:
+def gather_ids(sources: Sequence[arrays.Source], kind: IdKind, out: Path) -> None:
     if kind == "int":
-        gather_rows(sources, IDS, out)
+        arrays.gather_rows(sources, IDS, out)
     else:
-        gather_ragged_rows(sources, OFFSETS, [BYTES], out)
+        arrays.gather_ragged_rows(sources, OFFSETS, [BYTES], out)
 
 
 def build_index(folder: Path, skip: np.ndarray, kind: IdKind) -> tuple[IdIndex, np.ndarray]:
@@ -249,11 +242,11 @@ def build_index(folder: Path, skip: np.ndarray, kind: IdKind) -> tuple[IdIndex, 
     Returns the index, and bool [n] of the rows whose id an earlier row has.
     """
     if kind == "string":
-        offsets, data = open_array(folder / OFFSETS), open_array(folder / BYTES)
+        offsets, data = arrays.open_array(folder / OFFSETS), arrays.open_array(folder / BYTES)
         slots = _create_slots(folder, _num_hash_slots(len(skip)), len(skip))
         duplicate = fill_strings(offsets, data, skip, slots)
         return IdIndex("strings", 0, len(skip)), duplicate
-    ids = open_array(folder / IDS)
+    ids = arrays.open_array(folder / IDS)
     used = ids if not skip.any() else ids[~skip]
     if len(used) == 0:
         _create_slots(folder, 8, len(ids))
@@ -287,7 +280,9 @@ class IdMap:
 
     @classmethod
     def open(cls, folder: Path, index: IdIndex) -> IdMap:
-        return cls(index, [open_array(folder / name, "r") for name in table_files(index.kind)])
+        return cls(
+            index, [arrays.open_array(folder / name, "r") for name in table_files(index.kind)]
+        )
 
     @property
     def kind(self) -> IdKind:
@@ -350,6 +345,6 @@ def _num_hash_slots(num_ids: int) -> int:
 
 
 def _create_slots(folder: Path, num_slots: int, num_ids: int) -> np.ndarray:
-    slots = create_array(folder / SLOTS, (num_slots,), index_dtype(num_ids))
+    slots = arrays.create_array(folder / SLOTS, (num_slots,), arrays.index_dtype(num_ids))
     slots.fill(-1)
     return slots

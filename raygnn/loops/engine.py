@@ -27,12 +27,7 @@ from raygnn.loops.task import EvalOutput, Task
 from raygnn.models.node_inputs import RowShare, rows_shared
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import agreement, raise_if_any_failed, run_and_sync_errors
-from raygnn.parallel.all_reduce import (
-    GradientReducer,
-    LocalTotals,
-    StepTotals,
-    UnreadTotals,
-)
+from raygnn.parallel.all_reduce import GradientReducer, LocalTotals, StepTotals, UnreadTotals
 from raygnn.sampling.batch import Batch
 from raygnn.sampling.batch_sequence import BatchSequence
 

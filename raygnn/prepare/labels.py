@@ -19,12 +19,7 @@ import pyarrow.compute as pc
 
 from raygnn.console import count
 from raygnn.data.filesystem import absolute, is_remote
-from raygnn.data.manifest import (
-    EdgeTable,
-    Manifest,
-    NodeTable,
-    manifest_folder,
-)
+from raygnn.data.manifest import EdgeTable, Manifest, NodeTable, manifest_folder
 from raygnn.data.splits import SPLIT_NAMES
 from raygnn.data.tables.files import list_files, open_parquet
 from raygnn.data.tables.read_ids import column_names, read_columns

@@ -21,13 +21,8 @@ from raygnn.errors import ConfigError, DataError
 from raygnn.loops.model_spec import ModelSpec, NodeInput, TimeInput, edge_widths
 from raygnn.loops.tasks.build_sampler import find_fanouts
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
+from raygnn.models import graph_inputs
 from raygnn.models.encoder import Encoder
-from raygnn.models.graph_inputs import (
-    check_node_features,
-    check_types,
-    find_edge_columns,
-    is_encoder,
-)
 from raygnn.models.hetero_encoder import HeteroEncoder
 from raygnn.models.subgraph_module import EDGE_ATTR, EDGE_WEIGHT, takes_dictionaries
 
@@ -49,9 +44,9 @@ def check_inputs(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> di
     config, arguments = loaded.config, target.arguments
     model_class = model_class_of(loaded)
     edge_inputs = _edge_inputs(loaded, bundle, arguments)
-    if is_encoder(model_class):
+    if graph_inputs.is_encoder(model_class):
         for node_type in dict.fromkeys(target.output.ends):
-            check_node_features(bundle, node_type, arguments.feature, model_class)
+            graph_inputs.check_node_features(bundle, node_type, arguments.feature, model_class)
     if not issubclass(model_class, HeteroEncoder):
         _check_only_type(config, bundle, arguments.feature, model_class)
     return edge_inputs
@@ -258,7 +253,7 @@ def _read_columns(
 
 def _edge_inputs(loaded: LoadedConfig, bundle: Bundle, arguments: TaskArguments) -> dict[str, str]:
     names = (arguments.edge_feature, arguments.edge_weight)
-    return find_edge_columns(bundle, loaded.config.model, *names, loaded.allow_modules)
+    return graph_inputs.find_edge_columns(bundle, loaded.config.model, *names, loaded.allow_modules)
 
 
 def _embedded_types(
@@ -274,7 +269,7 @@ def _embedded_types(
 
 def _check_only_type(config: Config, bundle: Bundle, feature: str, model_class: type) -> None:
     name, num_edge_types = config.model.type, len(bundle.edge_types)
-    check_types(name, model_class, len(bundle.node_types), num_edge_types)
+    graph_inputs.check_types(name, model_class, len(bundle.node_types), num_edge_types)
     if not bundle.feature_widths(feature):
         raise DataError(
             f"task.args.feature={feature!r} is invalid: node type {bundle.node_types[0]!r} has no "

@@ -29,15 +29,7 @@ from raygnn.data.time_units import (
 )
 from raygnn.errors import ConfigError, DataError
 from raygnn.loops.model_spec import ModelSpec
-from raygnn.loops.tasks.label_target import (
-    LabelArguments,
-    LabelOutput,
-    LabelTarget,
-    choose_label,
-    is_timed,
-    label_shape,
-    names_of,
-)
+from raygnn.loops.tasks import label_target
 from raygnn.loops.tasks.target import DeclaredTimes
 from raygnn.models.graph_inputs import reads_messages
 
@@ -52,7 +44,7 @@ _MAX_CELLS, _FEWEST_ROWS, _MAX_READ = 10_000_000, 2_000, 1 << 27
 
 
 @dataclass(frozen=True)
-class NodeOutput(LabelOutput):
+class NodeOutput(label_target.LabelOutput):
     """Prediction for each node of one type.
 
     Attributes:
@@ -117,7 +109,7 @@ class NodeOutput(LabelOutput):
         return None if info is None else (info, bundle.row_column(rows, self.label))
 
 
-class NodeTargetArguments(LabelArguments):
+class NodeTargetArguments(label_target.LabelArguments):
     task = "node_classification"
 
     target: str | None = None
@@ -127,7 +119,7 @@ class NodeTargetArguments(LabelArguments):
 
 
 @dataclass(frozen=True)
-class NodeTarget(LabelTarget):
+class NodeTarget(label_target.LabelTarget):
     """The label to predict, and the rows that have it.
 
     Attributes:
@@ -143,7 +135,7 @@ class NodeTarget(LabelTarget):
     seeds: SeedRows
     # fmt: off
     rules: ClassVar[tuple[Rule, ...]] = (
-        *LabelTarget.rules,
+        *label_target.LabelTarget.rules,
         Rule("loader-balanced-full", "loader.train.balanced_seeds",
              lambda config: config.sampling.is_full,
              "a step of sampling.type=full has all seeds, each once",
@@ -154,7 +146,7 @@ class NodeTarget(LabelTarget):
     @classmethod
     def learns_times(cls, config: Config, times: DeclaredTimes) -> bool:
         args = config.task.args
-        return args.get("target") is None and is_timed(times.tables, args.get("table"))
+        return args.get("target") is None and label_target.is_timed(times.tables, args.get("table"))
 
     @classmethod
     def defaults(cls, config: Config, times: DeclaredTimes) -> dict[str, dict[str, Any]]:
@@ -167,7 +159,7 @@ class NodeTarget(LabelTarget):
         label = _find_label(seeds, arguments.label)
         _check_feature(bundle, seeds.node_type, arguments.feature)
         labels = bundle.row_column(seeds, label)
-        shape = label_shape(labels, seeds.columns[label], arguments.problem)
+        shape = label_target.label_shape(labels, seeds.columns[label], arguments.problem)
         output = NodeOutput(seeds.node_type, table=seeds.name, label=label, **shape)
         target = cls.of(bundle, config, arguments, output)
         if not _may_add_labels(bundle, config, arguments, output):
@@ -328,7 +320,11 @@ def find_seeds(bundle: Bundle, arguments: NodeTargetArguments) -> SeedRows:
                 f"{training_table.node_type!r}. Remove target. [task-table-target]"
             )
         return training_table
-    labelled = [rows for rows in bundle.training_tables.values() if names_of(rows.columns, "label")]
+    labelled = [
+        rows
+        for rows in bundle.training_tables.values()
+        if label_target.names_of(rows.columns, "label")
+    ]
     if target is not None or not labelled:
         return SeedRows.of_nodes(bundle, _find_type(bundle, target))
     if len(labelled) > 1:
@@ -435,7 +431,7 @@ def _find_type(bundle: Bundle, target: str | None) -> str:
             id="graph-node-type-unknown",
         )
         return target
-    labelled = [t for t in bundle.node_types if names_of(bundle.columns(t), "label")]
+    labelled = [t for t in bundle.node_types if label_target.names_of(bundle.columns(t), "label")]
     if len(labelled) == 1:
         return labelled[0]
     if not labelled:
@@ -450,7 +446,7 @@ def _find_type(bundle: Bundle, target: str | None) -> str:
 
 
 def _find_label(seeds: SeedRows, label: str | None) -> str:
-    labels = names_of(seeds.columns, "label")
+    labels = label_target.names_of(seeds.columns, "label")
     if not labels:
         key, value = ("target", seeds.node_type) if seeds.name is None else ("table", seeds.name)
         raise DataError(
@@ -458,11 +454,11 @@ def _find_label(seeds: SeedRows, label: str | None) -> str:
             f"{seeds.place}.labels in graph.yaml. [task-no-labels]"
         )
     of = f"node type {seeds.node_type!r}" if seeds.name is None else seeds.place
-    return choose_label(labels, label, of)
+    return label_target.choose_label(labels, label, of)
 
 
 def _check_feature(bundle: Bundle, node_type: str, feature: str) -> None:
-    features = names_of(bundle.columns(node_type), "feature")
+    features = label_target.names_of(bundle.columns(node_type), "feature")
     if features and feature not in features:
         raise DataError(
             f"task.args.feature={feature!r} is invalid: node type {node_type!r} has the features "
