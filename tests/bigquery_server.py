@@ -25,6 +25,7 @@ class BigQueryServer:
 
     Attributes:
         tables: rows by dataset and table, as in `sales.orders`.
+        constraints: declared keys by table, as BigQuery's REST resource of a table has them.
         queries: rows by query.
         address: of the gRPC server.
     """
@@ -32,6 +33,7 @@ class BigQueryServer:
     def __init__(self, url: str, address: str) -> None:
         self.url, self.address = url, address
         self.tables: dict[str, pa.Table] = {}
+        self.constraints: dict[str, dict[str, Any]] = {}
         self.queries: dict[str, pa.Table] = {}
         self._jobs: list[dict[str, Any]] = []
 
@@ -45,8 +47,13 @@ class BigQueryServer:
         dataset = name if parent == "datasets" else parent.split("/")[1]
         place = {"projectId": "shop", "datasetId": dataset}
         found = {
-            key: {"tableReference": {**place, "tableId": key.removeprefix(f"{dataset}.")}}
-            for key in self.tables
+            key: {
+                "tableReference": {**place, "tableId": key.removeprefix(f"{dataset}.")},
+                "type": "TABLE",
+                "numRows": str(rows.num_rows),
+                "tableConstraints": self.constraints.get(key),
+            }
+            for key, rows in self.tables.items()
             if key.startswith(f"{dataset}.")
         }
         if parent == "datasets":

@@ -311,7 +311,7 @@ _PLACES = frozenset(["path", "paths", "uri", "root", "warehouse", "location"])
 
 def _with_places(value: Any, key: str, change: Callable[[str], str]) -> Any:
     """A copy of arguments with changed paths of local files, also in lists and mappings."""
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and key != "connection_parameters":  # of Snowflake
         return {name: _with_places(inner, name, change) for name, inner in value.items()}
     if isinstance(value, list):
         return [_with_places(inner, key, change) for inner in value]

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,17 @@ import pyarrow as pa
 import pytest
 
 from raygnn.config import load_config
+from raygnn.data.manifest import Manifest
 from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, NodeRows
+from raygnn.data.tables.warehouses import open_snowflake
+from raygnn.prepare.__main__ import main as prepare
 from raygnn.runtime.data_source import open_bundle
+from raygnn.runtime.sources import snapshot_records, with_snapshots
 from raygnn.train import fit
 from tests.bigquery_server import bigquery
 from tests.errors import raises
 from tests.small_runs import small_config
+from tests.snowflake_server import snowflake
 
 pytestmark = pytest.mark.ray
 
@@ -64,6 +70,106 @@ def test_a_table_of_iceberg(ray_session: None, tmp_path: Path) -> None:
     assert sorted(bundle.ids("n").to_numpy()) == _IDS.tolist()
 
 
+def _read_from(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the reader of BigQuery ask a server at this address."""
+
+    def client() -> Any:  # in workers too, which receive it with their task
+        import grpc
+        from google.cloud import bigquery_storage
+        from google.cloud.bigquery_storage_v1.services.big_query_read import transports
+
+        channel = grpc.insecure_channel(address)
+        transport = transports.BigQueryReadGrpcTransport(channel=channel)
+        return bigquery_storage.BigQueryReadClient(transport=transport)
+
+    reader = "ray.data._internal.datasource.bigquery_datasource"
+    monkeypatch.setattr(f"{reader}._create_read_client", client)
+
+
+_CUSTOMERS = pa.table({"pk": [1, 2, 3, 4], "size": [0.5, 1.5, 2.5, 4.5]})
+_ORDERS = pa.table({"nr": [1, 2, 3, 4], "whose": [3, 3, 1, None], "size": [0.5, 1.5, 3.5, 1.0]})
+
+
+@pytest.mark.slow  # 3 s, and 12 s as the first query of Ray Data
+def test_a_draft_of_bigquery(
+    ray_session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small numbers in columns of other names prove nothing; the declared key does."""
+    monkeypatch.setenv("RAYGNN_CACHE_DIR", str(tmp_path / "cache"))
+    place = {"projectId": "shop", "datasetId": "sales"}
+    reference = {
+        "name": "fk",
+        "referencedTable": {**place, "tableId": "customers"},
+        "columnReferences": [{"referencingColumn": "whose", "referencedColumn": "pk"}],
+    }
+    elsewhere = {**reference, "referencedTable": {**place, "datasetId": "x", "tableId": "orders"}}
+    with bigquery() as server:
+        server.tables |= {"sales.customers": _CUSTOMERS, "sales.orders": _ORDERS}
+        server.tables["sales.empty"] = _ORDERS.slice(0, 0)
+        server.constraints = {
+            "sales.customers": {"primaryKey": {"columns": ["pk"]}, "foreignKeys": [elsewhere]},
+            "sales.orders": {"primaryKey": {"columns": ["nr"]}, "foreignKeys": [reference]},
+        }
+        query = "SELECT DISTINCT `nr`, `whose` FROM `sales`.`orders` WHERE `whose` IS NOT NULL"
+        server.queries[query] = _ORDERS.select(["nr", "whose"]).slice(0, 3)
+        _read_from(server.address, monkeypatch)
+        draft = ["draft", "bigquery://shop/sales", "--out", str(tmp_path / "out")]
+        assert prepare(draft) == 0
+        graph = Manifest.load(tmp_path / "out")
+        bundle = open_bundle(load_config({"data": {"uri": str(tmp_path / "out")}}), None)
+    assert list(graph.node_types) == ["customers", "orders"]
+    source = graph.node_types["customers"].read
+    assert source is not None
+    assert source.type == "bigquery"
+    assert source.args == {"project_id": "shop", "dataset": "sales.customers"}
+    (edges,) = graph.edge_types
+    assert edges.type == ("orders", "whose", "customers")
+    assert bundle.num_edges(edges.type) == 3
+
+
+@pytest.mark.slow  # 40 s: fakesnow, and Ray starts twice, so that its workers find the password
+def test_a_draft_of_snowflake(tmp_path: Path) -> None:
+    with snowflake() as url, closing(open_snowflake(url)) as connection:
+        for table, rows in {
+            "A (PK INTEGER PRIMARY KEY, SIZE FLOAT)": "(1, .5), (2, 1.5), (3, 2.5), (4, 4.5)",
+            "B (NR INTEGER PRIMARY KEY, WHOSE INTEGER REFERENCES A (PK), SIZE FLOAT)": (
+                "(1, 3, .5), (2, 3, 1.5), (3, 1, 3.5), (4, NULL, 1)"
+            ),
+            "C (X INTEGER, Y INTEGER, PRIMARY KEY (X, Y))": "",
+        }.items():
+            connection.cursor().execute(f"CREATE TABLE {table}")
+            if rows:
+                connection.cursor().execute(f"INSERT INTO {table[0]} VALUES {rows}")
+        env = os.environ | {"RAY_ADDRESS": "local", "RAYGNN_CACHE_DIR": str(tmp_path / "cache")}
+        out = str(tmp_path / "out")
+        for command in (["draft", f"{url}&warehouse=W", "--out", out], ["snapshot", out]):
+            done = subprocess.run(
+                [sys.executable, "-m", "raygnn", "prepare", *command],
+                env=env, capture_output=True, text=True,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            assert "s3cret" not in done.stdout + done.stderr
+    assert "s3cret" not in "".join(p.read_text() for p in (tmp_path / "out").glob("*.yaml"))
+    graph = Manifest.load(out)
+    assert sorted(graph.node_types) == ["A", "B", "CUSTOMERS", "ORDERS"]
+    sources = {name: table.read for name, table in graph.all_tables.items()}
+    source = sources["node_types.A"]
+    assert source is not None
+    assert source.type == "snowflake"
+    assert source.args == {
+        "sql": 'SELECT * FROM "A"',
+        "connection_parameters": {
+            "connection_name": "shop", "database": "SHOP", "schema": "PUBLIC", "warehouse": "W",
+        },
+    }  # fmt: skip
+    query = sources["edge_types.B__WHOSE__A"]
+    assert query is not None
+    assert query.args["sql"] == 'SELECT DISTINCT "NR", "WHOSE" FROM "B" WHERE "WHOSE" IS NOT NULL'
+    assert "edge_types.ORDERS__CUSTOMER__CUSTOMERS" in sources
+    record = snapshot_records(with_snapshots(out, str(tmp_path / "cache")))
+    assert record["node_types.A"]["num_rows"] == 4
+
+
 @pytest.mark.slow  # 2 s, and 12 s as the first query of Ray Data
 @pytest.mark.parametrize("rows", ["dataset: sales.users", "query: SELECT * FROM sales.users"])
 def test_a_table_of_bigquery(
@@ -73,19 +179,7 @@ def test_a_table_of_bigquery(
     with bigquery() as server:
         server.tables["sales.users"] = _NODES
         server.queries["SELECT * FROM sales.users"] = _NODES
-        address = server.address
-
-        def client() -> Any:  # in workers too, which receive it with their task
-            import grpc
-            from google.cloud import bigquery_storage
-            from google.cloud.bigquery_storage_v1.services.big_query_read import transports
-
-            channel = grpc.insecure_channel(address)
-            transport = transports.BigQueryReadGrpcTransport(channel=channel)
-            return bigquery_storage.BigQueryReadClient(transport=transport)
-
-        reader = "ray.data._internal.datasource.bigquery_datasource"
-        monkeypatch.setattr(f"{reader}._create_read_client", client)
+        _read_from(server.address, monkeypatch)
         config = load_config(_graph(tmp_path, f"{{type: bigquery, project_id: shop, {rows}}}"))
         bundle = open_bundle(config, None)
     ids = bundle.ids("n").to_numpy()

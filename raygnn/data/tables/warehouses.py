@@ -1,5 +1,5 @@
 """Snowflake and BigQuery: their URLs as arguments of their clients, which find credentials
-themselves.
+themselves, and of the readers of Ray Data.
 """
 
 from __future__ import annotations
@@ -7,8 +7,23 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from raygnn.data.tables.source import driver
+from raygnn.data.tables.source import Source, driver, select, system
 from raygnn.errors import ConfigError
+
+
+def source_of(url: str, rows: str) -> Source:
+    """The source of a database's table, or of a query, which begins with SELECT."""
+    is_query = rows.startswith("SELECT ")
+    args: dict[str, Any] = {"url": url, "query" if is_query else "table": rows}
+    if system(url) == "snowflake":
+        sql = rows if is_query else select(url, rows)
+        args = {"sql": sql, "connection_parameters": snowflake_parameters(url)}
+    elif system(url) == "bigquery":
+        project, dataset = bigquery_place(url)
+        args = {"query": rows} if is_query else {"dataset": f"{dataset}.{rows}"}
+        args["project_id"] = project
+    kind = system(url) if system(url) in ("snowflake", "bigquery") else "sql"
+    return Source(type=kind, **args)
 
 
 def snowflake_parameters(url: str) -> dict[str, str]:

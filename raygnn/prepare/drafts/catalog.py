@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any, NamedTuple
 
 from raygnn.console import say
 from raygnn.data.filesystem import absolute, redact
 from raygnn.data.tables.snapshot import read_record
 from raygnn.data.tables.source import (
-    Source,
     driver,
     has_password,
     is_postgres,
     query_batches,
     system,
+)
+from raygnn.data.tables.warehouses import (
+    bigquery_place,
+    open_bigquery,
+    open_snowflake,
+    snowflake_parameters,
+    source_of,
 )
 from raygnn.errors import ConfigError
 from raygnn.prepare.drafts.columns import type_name
@@ -47,7 +55,8 @@ def read_catalog(url: str) -> Catalog:
             for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
         ]
     else:
-        rows = _inspected(url)
+        find = {"snowflake": _snowflake_rows, "bigquery": _bigquery_rows}
+        rows = [*find.get(kind_of_database, _inspected)(url)]
     return _catalog(rows)
 
 
@@ -84,6 +93,63 @@ def _inspected(url: str) -> list[_Row]:
     return rows
 
 
+def _snowflake_rows(url: str) -> Iterator[_Row]:
+    place = "{database}.{schema}".format(**snowflake_parameters(url))
+    with closing(open_snowflake(url)) as connection, closing(connection.cursor()) as cursor:
+
+        def show(query: str) -> list[dict[str, Any]]:
+            cursor.execute(query)
+            names = [column[0].lower() for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+        for table in show(
+            "SELECT TABLE_NAME, ROW_COUNT FROM INFORMATION_SCHEMA.TABLES "
+            "WHERE TABLE_SCHEMA = CURRENT_SCHEMA() AND TABLE_TYPE = 'BASE TABLE'"
+        ):
+            yield from _filled(table["table_name"], table["row_count"])
+        for key in _of_one_column(show(f"SHOW PRIMARY KEYS IN SCHEMA {place}"), "table_name"):
+            yield "p", key["table_name"], key["column_name"], None, None
+        keys = show(f"SHOW IMPORTED KEYS IN SCHEMA {place}")
+        for key in _of_one_column(keys, "fk_table_name", "fk_name"):
+            if key["pk_schema_name"] == key["fk_schema_name"]:
+                start, end = (
+                    (key[f"{side}_table_name"], key[f"{side}_column_name"]) for side in ("fk", "pk")
+                )
+                yield "f", *start, *end
+
+
+def _of_one_column(rows: Sequence[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
+    """Rows of keys of one column, of a row for each column. `names`: columns that name the key."""
+    named = [tuple(row[name] for name in names) for row in rows]
+    sizes = Counter(named)
+    return [row for row, name in zip(rows, named, strict=True) if sizes[name] == 1]
+
+
+def _bigquery_rows(url: str) -> Iterator[_Row]:
+    (_, client), (_, dataset) = open_bigquery(url), bigquery_place(url)
+    for listed in client.list_tables(dataset):
+        if listed.table_type != "TABLE":
+            continue
+        name, table = listed.table_id, client.get_table(listed.reference)
+        yield from _filled(name, table.num_rows)
+        keys = table.table_constraints
+        if keys is not None and keys.primary_key and len(keys.primary_key.columns) == 1:
+            yield "p", name, *keys.primary_key.columns, None, None
+        for key in (keys and keys.foreign_keys) or ():
+            if key.referenced_table.dataset_id == dataset and len(key.column_references) == 1:
+                (column,) = key.column_references
+                end = key.referenced_table.table_id, column.referenced_column
+                yield "f", name, column.referencing_column, *end
+
+
+def _filled(table: str, num_rows: int | None) -> Iterator[_Row]:
+    """The row of a table. Readers of Ray Data give no columns of one without rows."""
+    if num_rows:
+        yield "t", table, None, None, None
+    else:
+        say(f"{table} is left out: it has no rows")
+
+
 def read_database(url: str) -> tuple[list[Table], list[str]]:
     """Reads all tables of a database into snapshots. Returns them, and its references as `--ref`
     names them.
@@ -95,10 +161,7 @@ def read_database(url: str) -> tuple[list[Table], list[str]]:
         )
     with named_failures(redact(url)):
         catalog = read_catalog(url)
-    sources = {
-        name: located(Source(type="sql", **{"url": url, "table": name}), absolute(""))
-        for name in catalog.tables
-    }
+    sources = {name: located(source_of(url, name), absolute("")) for name in catalog.tables}
     tables, names = [], {name: type_name(name.replace(".", "_")) for name in catalog.tables}
     for name, path in read_sources(sources, None, refresh=True).items():
         files = sorted(map(str, path.glob("*.parquet")))
@@ -110,7 +173,7 @@ def read_database(url: str) -> tuple[list[Table], list[str]]:
         if not table.num_rows:
             say(f"{name} is left out: it has no rows")
             continue
-        table.database = sources[name].args["url"]
+        table.database = sources[name].args.get("url", url)
         tables.append(table)
     return tables, declare(tables, catalog)
 

@@ -41,6 +41,7 @@ from raygnn.data.tables.files import (
     suffix_and_format,
 )
 from raygnn.data.tables.source import quoted, select
+from raygnn.data.tables.warehouses import source_of
 from raygnn.data.transforms.values import is_text_type
 from raygnn.errors import DataError
 from raygnn.prepare.drafts.columns import Column, type_name, words_of
@@ -141,8 +142,8 @@ class Table:
         """Keys of graph.yaml that name rows: `pattern`, or a copy of them."""
         if self.database is None or pattern.startswith(f"{DRAFTED}/"):
             return {"files": pattern}
-        key = "query" if pattern.startswith("SELECT ") else "table"
-        return {"read": {"type": "sql", "url": self.database, key: pattern}}
+        source = source_of(self.database, pattern)
+        return {"read": {"type": source.type, **source.args}}
 
     def set_column(self, name: str, values: pa.ChunkedArray) -> None:
         self.columns[name] = Column(name, values)

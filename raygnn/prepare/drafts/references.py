@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raygnn.data.tables.files import is_parquet
+from raygnn.data.tables.source import system
 from raygnn.errors import ConfigError
 from raygnn.prepare.drafts.columns import Column, is_plural, type_name, word_set, words_of
 from raygnn.prepare.drafts.raw_tables import DRAFTED, Reference, Table
@@ -596,7 +597,8 @@ def list_missing_nodes(tables: list[Table], overrides: Overrides) -> dict[str, p
             note = f"their ids are written to {file}"
         else:
             ids_of = [table.select([(column.name, "id")], column.name) for table, column in columns]
-            nodes.pattern, note = " UNION ".join(ids_of), "a query reads their ids"
+            union = " UNION DISTINCT " if system(nodes.database) == "bigquery" else " UNION "
+            nodes.pattern, note = union.join(ids_of), "a query reads their ids"
         nodes.unsure.append(f"no table lists these nodes; {note}")
         tables.append(nodes)
         for table, column in columns:
