@@ -1,4 +1,4 @@
-"""Ingest and partitioning on a cluster, in tasks of Ray Data on one node or on all nodes."""
+"""Ingest and partitioning on a cluster, in tasks of one node or of all nodes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 def ingest_on_cluster(
     uri: str, options: IngestOptions, cache_dir: str | None, progress: Callable[[str], None] = say
 ) -> Bundle:
-    """Ingests in tasks of Ray Data.
+    """Ingests in tasks of Ray.
 
     All nodes read and decode tables of a bucket, look up ids and sort; the ingesting node writes,
     and reads tables of its own disk. A head is often started without CPUs to keep it free. Tables

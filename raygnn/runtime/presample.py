@@ -24,7 +24,7 @@ from raygnn.runtime.connection import connect
 from raygnn.runtime.data_checks import find_spec, with_task_defaults
 from raygnn.runtime.data_source import check_source, tables_uri
 from raygnn.runtime.launch import open_graph
-from raygnn.runtime.ray_tasks import run_tasks
+from raygnn.runtime.ray_tasks import run_in_ray_data
 from raygnn.runtime.stored_samples import Loaders, check_requests, plan_samples, sampled_loaders
 from raygnn.sampling.prefetch import map_ahead
 from raygnn.sampling.sample_record import (
@@ -230,7 +230,7 @@ def _write_on_ray(job: _Job, files: Sequence[SampleFile]) -> Written:
     Yields name, size and checksums of each file, in no order. Raises a DataError if a node does not
     see the folder of the set, a RunError if a task failed otherwise.
     """
-    for number, outcome in run_tasks(job, dict(enumerate(files))):
+    for number, outcome in run_in_ray_data(job, dict(enumerate(files))):
         name = files[number].name
         if isinstance(outcome.error, RaygnnError):
             raise outcome.error

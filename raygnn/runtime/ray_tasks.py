@@ -1,4 +1,4 @@
-"""Functions over items as tasks of Ray Data, which limits, spills and repeats them."""
+"""Functions over items as plain tasks of Ray, and as tasks of Ray Data for small results."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import math
 import pickle
 import traceback
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from raygnn.errors import RaygnnError
 from raygnn.runtime.connection import quiet_ray_data
 
 _BLOCKS_OF_A_CPU = 64  # a task of Ray Data runs several items if there are more
+_TASKS_OF_A_CPU = 2  # rows of all tasks together would be the whole table
 _MAX_RETRIES = 3  # Ray Data's default would repeat a task that kills its process forever
 
 
@@ -51,116 +51,90 @@ def run_tasks(
     `here`: runs on this node alone, where functions find inputs and write rows themselves.
     """
     import ray
-    import ray.data
 
     this_node, cpus = lent_cpus()
-    on_this_node = {"label_selector": {"ray.io/node-id": this_node}}
-    num_blocks = min(len(items), _BLOCKS_OF_A_CPU * math.ceil(sum(cpus.values())))
-    chunks = [chunk.tolist() for chunk in np.array_split(list(items), num_blocks)]
+    if here:
+        where: dict[str, Any] = {"label_selector": {"ray.io/node-id": this_node}}
+    else:
+        where = {"scheduling_strategy": "SPREAD"}
+    sends = isinstance(fn, OnAnyNode) and not here
+    run = ray.remote(num_cpus=1, num_returns=2, max_retries=_MAX_RETRIES, **where)(_run_item)
+    waiting, write = iter(items.items()), RowWriter()
     sent: dict[Rows, Any] = {}
+    # With its inputs, because Ray cannot put them again for a task that it repeats.
+    running: dict[Any, tuple[int, Any, list[Any]]] = {}
+    num_at_a_time = _TASKS_OF_A_CPU * math.ceil(sum(cpus.values()))
+    try:
+        while True:
+            for number, item in islice(waiting, num_at_a_time - len(running)):
+                # Tasks of one table look up ids in the same arrays.
+                inputs = item.inputs if sends else ()
+                sent = {rows: sent.get(rows) or ray.put(rows.read()) for rows in inputs}
+                arrays = [sent[rows] for rows in inputs]
+                outcome, written = run.remote(fn, item, sends, *arrays)
+                running[outcome] = number, written, arrays
+            if not running:
+                return
+            (done,), _ = ray.wait(list(running))
+            number, written, _ = running[done]
+            for rows in ray.get(written):
+                write(*rows)
+            yield number, ray.get(done)
+            del running[done]
+    finally:
+        for outcome in running:
+            ray.cancel(outcome)
+
+
+def _run_item(
+    fn: Callable[[Any], Any], item: Any, sends: bool, *arrays: np.ndarray
+) -> tuple[Outcome, list[tuple[Path, int | None, np.ndarray]]]:
+    written: list[tuple[Path, int | None, np.ndarray]] = []
+
+    def compute(item: Any) -> Any:
+        assert isinstance(fn, OnAnyNode)
+        written.clear()  # rows of a failed attempt
+        return fn.compute(item, arrays, lambda *rows: written.append(rows))
+
+    return _outcome(compute if sends else fn, item), written
+
+
+def run_in_ray_data(
+    fn: Callable[[Any], Any], items: Mapping[int, Any]
+) -> Iterator[tuple[int, Outcome]]:
+    """Runs a function with small results over numbered items, as tasks of Ray Data on all nodes."""
+    import ray
+    import ray.data
+
+    batches: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
+    num_blocks = _BLOCKS_OF_A_CPU * math.ceil(sum(lent_cpus()[1].values()))
+    chunks = np.array_split(list(items), min(len(items), num_blocks))
     with quiet_ray_data():
-        tasks = ray.data.from_arrow(
-            [_table(chunk, [(items[i], ()) for i in chunk]) for chunk in chunks]
-        )
-        if isinstance(fn, OnAnyNode) and not here:
-            readers = Counter(rows for item in items.values() for rows in item.inputs)
-            sent = {rows: ray.put(rows.read()) for rows, number in readers.items() if number > 1}
-            if len(sent) < len(readers):
-                # Inputs of a single task are read as soon as Ray Data has room for them.
-                tasks = tasks.map_batches(
-                    _read_inputs, fn_args=(set(sent),), num_cpus=0, **on_this_node, **_BATCHES
-                )
+        tasks = ray.data.from_arrow([_table((i, items[i]) for i in c.tolist()) for c in chunks])
         with warnings.catch_warnings():  # Ray Data has no other way to limit retries
             warnings.simplefilter("ignore", ray.util.annotations.RayDeprecationWarning)
             tasks = tasks.map_batches(
-                _run_items,
-                fn_args=(fn, None if here else sent),
-                num_cpus=1,
-                max_retries=_MAX_RETRIES,
-                **(on_this_node if here else {}),
-                **_BATCHES,
+                _run_items, fn_args=(fn,), num_cpus=1, max_retries=_MAX_RETRIES, **batches
             )
-        write = RowWriter()
-        for block in tasks.iter_batches(batch_size=None, batch_format="pyarrow"):
-            for number, value in _values(block):
-                if isinstance(value, Outcome):
-                    yield number, value
-                else:
-                    write(*value)
+        for block in tasks.iter_batches(**batches):
+            yield from _pairs(block)
 
 
-_BATCHES: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
+def _run_items(tasks: pa.Table, fn: Callable[[Any], Any]) -> Iterator[pa.Table]:
+    for number, item in _pairs(tasks):
+        yield _table([(number, _outcome(fn, item))])
 
 
-def _table(numbers: Sequence[int], values: Sequence[Any]) -> pa.Table:
-    """Arrays are columns beside the pickled values, which spares copies of a single one."""
-    pickled: list[bytes] = []
-    arrays: list[pickle.PickleBuffer] = []
-    ends = [0]
-    for value in values:
-        pickled.append(pickle.dumps(value, pickle.HIGHEST_PROTOCOL, buffer_callback=arrays.append))
-        ends.append(len(arrays))
-    raw = [array.raw() for array in arrays]
-    starts = np.cumsum([0, *map(len, raw)])
-    data = pa.py_buffer(raw[0] if len(raw) == 1 else b"".join(raw))
-    binary = pa.Array.from_buffers(pa.large_binary(), len(raw), [None, pa.py_buffer(starts), data])
-    columns = {
-        "number": numbers,
-        "value": pa.array(pickled, pa.large_binary()),
-        "arrays": pa.LargeListArray.from_arrays(ends, binary),
-    }
-    return pa.table(columns)
+def _table(pairs: Iterable[tuple[int, Any]]) -> pa.Table:
+    return pa.table({"pickled": pa.array(map(pickle.dumps, pairs), pa.large_binary())})
 
 
-def _values(table: pa.Table) -> Iterator[tuple[int, Any]]:
-    for number, value, arrays in zip(*table.columns, strict=True):
-        buffers = [array.as_buffer() for array in arrays.values]
-        aligned = [b if b.address % _ALIGNMENT == 0 else b.to_pybytes() for b in buffers]
-        yield number.as_py(), pickle.loads(value.as_buffer(), buffers=aligned)
-
-
-_ALIGNMENT = 16  # bytes; as NumPy's own arrays
-
-
-def _read_inputs(tasks: pa.Table, sent: set[Rows]) -> Iterator[pa.Table]:
-    for number, (item, _) in _values(tasks):
-        own = [rows.read() for rows in item.inputs if rows not in sent]
-        yield _table([number], [(item, own)])
-
-
-def _run_items(
-    tasks: pa.Table, fn: Callable[[Any], Any], sent: Mapping[Rows, Any] | None
-) -> Iterator[pa.Table]:
-    import ray
-
-    for number, (item, own) in _values(tasks):
-        if sent is None or not isinstance(fn, OnAnyNode):
-            yield _table([number], [_outcome(fn, item)])
-            continue
-        left = iter(own)
-        arrays = [ray.get(sent[rows]) if rows in sent else next(left) for rows in item.inputs]
-        for array in own:
-            array.flags.writeable = False  # as those of the object store
-        outcome = _outcome(partial(_compute, fn, arrays), item)
-        if outcome.error is None:
-            result, written = outcome.result
-            for rows in written:
-                yield _table([number], [rows])
-            outcome = Outcome(result)
-        yield _table([number], [outcome])
-
-
-def _compute(
-    fn: OnAnyNode[Any, Any], arrays: Sequence[np.ndarray], item: Any
-) -> tuple[Any, list[Any]]:
-    """The result, and all rows to write: a task that runs again has to repeat what it yielded."""
-    written: list[tuple[Path, int | None, np.ndarray]] = []
-    result = fn.compute(item, arrays, lambda *rows: written.append(rows))
-    return result, written
+def _pairs(table: pa.Table) -> Iterator[tuple[int, Any]]:
+    return (pickle.loads(pair.as_buffer()) for pair in table["pickled"])
 
 
 def _outcome(fn: Callable[[Any], Any], item: Any) -> Outcome:
-    """Errors are results, because Ray Data does not report their causes."""
+    """Errors are results, because Ray Data loses their causes, and not all can be pickled."""
     try:
         return Outcome(retried(fn)(item))
     except RaygnnError as raised:

@@ -71,7 +71,7 @@ def test_what_a_task_raises_names_the_file(tmp_path: Path, monkeypatch: pytest.M
     def run_here(fn: Any, items: dict[int, Any]) -> list[tuple[int, ray_tasks.Outcome]]:
         return [(number, ray_tasks._outcome(fn, item)) for number, item in items.items()]
 
-    monkeypatch.setattr(presampling, "run_tasks", run_here)
+    monkeypatch.setattr(presampling, "run_in_ray_data", run_here)
     job = presampling._Job(*cast(Any, (None, None, None, str(tmp_path), None)))
     with raises("presample-failed", "train/epoch-00000", "ZeroDivisionError"):
         list(presampling._write_on_ray(job, [SampleFile("train", 0, 0, 1)]))
