@@ -1,4 +1,4 @@
-"""Ingest and partitioning on a cluster, in tasks of one node or of all nodes."""
+"""Ingest and partitioning on a cluster, in tasks of Ray Data on one node or on all nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from raygnn.data.partition.fit import RowsToFit
 from raygnn.data.partition.record import PartitionRecord
 from raygnn.errors import RaygnnError, RunError
 from raygnn.runtime.connection import connect
-from raygnn.runtime.ray_tasks import Outcome, lent_cpus, run_tasks
+from raygnn.runtime.ray_tasks import Outcome, lent_cpus, run_in_ray_data, run_in_tasks
 
 # One process converts this much in less time than Ray's workers need to start.
 MIN_SCHEDULED_BYTES = 256 << 20
@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 def ingest_on_cluster(
     uri: str, options: IngestOptions, cache_dir: str | None, progress: Callable[[str], None] = say
 ) -> Bundle:
-    """Ingests in tasks of Ray.
+    """Ingests in tasks of Ray Data.
 
     All nodes read and decode tables of a bucket, look up ids and sort; the ingesting node writes,
     and reads tables of its own disk. A head is often started without CPUs to keep it free. Tables
@@ -103,10 +103,10 @@ def on_ray(
 ) -> list[Result]:
     """Runs a plain function over items, and returns the results in order.
 
-    Tasks with tables of a bucket run on all nodes, those with other tables on this node. Threads of
-    this process run the rest, which only reads and writes the folder of the ingest. Raises the
-    function's RaygnnError for the first failed item, or a RunError with the cause of another
-    failure and its traceback.
+    Ray Data runs tasks with tables of a bucket on all nodes, those with other tables on this node.
+    The rest only reads and writes the folder of the ingest: in plain tasks of all nodes if these
+    are sent their inputs, else in threads of this process. Raises the function's RaygnnError for
+    the first failed item, or a RunError with the cause of another failure and its traceback.
 
     `is_shared`: all nodes see all files, and run all tasks.
     """
@@ -126,8 +126,15 @@ def on_ray(
     pace = Pace(label, len(items), "tasks")
     with _named_failures(f"while {label}"):
         for numbers in (on_all, here):
+            if not numbers:
+                continue
             tasks = {number: items[number] for number in numbers}
-            for number, outcome in run_tasks(fn, tasks, here=numbers is here) if tasks else ():
+            reads_tables = any(files[number] for number in numbers)
+            if isinstance(fn, OnAnyNode) and not reads_tables:
+                ended = run_in_tasks(fn, tasks)
+            else:
+                ended = run_in_ray_data(fn, tasks, here=numbers is here)
+            for number, outcome in ended:
                 found[number] = outcome
                 pace.reached(len(found))
     done = in_process(fn, [items[number] for number in in_threads], label)

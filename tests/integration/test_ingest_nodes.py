@@ -29,7 +29,7 @@ from raygnn.runtime import ingest as where
 ray.init()
 where.MIN_SCHEDULED_BYTES = 0
 bundle = where.ingest_on_cluster(sys.argv[1], IngestOptions(on_error="drop"), sys.argv[2])
-tasks = list_tasks(filters=[("name", "=", "_run_item")], limit=1000)
+tasks = list_tasks(filters=[("name", "=", "MapBatches(_run_items)")], limit=1000)
 open(sys.argv[3], "w").write(f"{bundle.path}\\n{len({task.node_id for task in tasks})}")
 """
 # The process that waits for the first rows of another node, and kills that node.

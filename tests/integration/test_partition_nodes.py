@@ -35,7 +35,7 @@ known, tasks = None, []
 while not tasks or len(tasks) != known:  # nodes tell of their tasks once a second
     known = len(tasks)
     time.sleep(3)
-    filters = [("name", "=", "_run_item"), ("state", "=", "FINISHED")]
+    filters = [("name", "=", "MapBatches(_run_items)"), ("state", "=", "FINISHED")]
     tasks = list_tasks(filters=filters, limit=1000)
 print(json.dumps(["here" if task.node_id == here else "there" for task in tasks]))
 """
