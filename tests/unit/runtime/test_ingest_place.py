@@ -11,6 +11,7 @@ import ray
 
 import raygnn.runtime.ingest
 from raygnn.data.ingest.build_bundle import IngestOptions
+from raygnn.data.ingest.schedule import OnAnyNode
 from raygnn.runtime.ingest import ingest_on_cluster, on_ray
 from raygnn.runtime.ray_tasks import Outcome
 
@@ -55,6 +56,19 @@ _LOCAL = _Task(("gs://bucket/a.parquet", "/cache/snapshots/b.parquet"))
 _OF_FOLDER = _Task(None)
 
 
+def _replace_engines(monkeypatch: pytest.MonkeyPatch, cpus: dict[str, int]) -> None:
+    def in_ray_data(fn: Any, items: dict[int, Any], here: bool) -> list[tuple[int, Outcome]]:
+        return [(n, Outcome((task, "here" if here else "all"))) for n, task in items.items()]
+
+    def in_tasks(fn: Any, items: dict[int, Any]) -> list[tuple[int, Outcome]]:
+        return [(n, Outcome((task, "plain"))) for n, task in items.items()]
+
+    monkeypatch.setattr(raygnn.runtime.ingest, "lent_cpus", lambda: ("here", cpus))
+    monkeypatch.setattr(raygnn.runtime.ingest, "_fit_object_stores", lambda *_: True)
+    monkeypatch.setattr(raygnn.runtime.ingest, "run_in_ray_data", in_ray_data)
+    monkeypatch.setattr(raygnn.runtime.ingest, "run_in_tasks", in_tasks)
+
+
 @pytest.mark.parametrize(
     ("cpus", "expected"),
     [
@@ -64,11 +78,24 @@ _OF_FOLDER = _Task(None)
     ],
 )
 def test_tables_of_a_bucket_are_read_by_all_nodes_beside_local_ones(monkeypatch, cpus, expected):
-    def run_tasks(fn: Any, items: dict[int, _Task], here: bool) -> list[tuple[int, Outcome]]:
-        return [(n, Outcome((task, "here" if here else "all"))) for n, task in items.items()]
-
-    monkeypatch.setattr(raygnn.runtime.ingest, "lent_cpus", lambda: ("here", cpus))
-    monkeypatch.setattr(raygnn.runtime.ingest, "run_tasks", run_tasks)
+    _replace_engines(monkeypatch, cpus)
     tasks = [_OF_FOLDER, _REMOTE, _LOCAL, _REMOTE]
     found = on_ray(lambda task: (task, "threads"), tasks, "reading")
     assert found == [(task, expected[task]) for task in tasks]
+
+
+@pytest.mark.parametrize(
+    ("cpus", "files", "expected"),
+    [
+        ({"here": 4, "there": 8}, _REMOTE.files, "all"),
+        ({"here": 4, "there": 8}, (), "plain"),
+        ({"here": 4}, (), "done"),
+    ],
+)
+def test_tasks_that_read_no_table_are_sent_their_inputs_in_plain_tasks(
+    monkeypatch, cpus, files, expected
+):
+    _replace_engines(monkeypatch, cpus)
+    task = SimpleNamespace(files=files, inputs=())
+    fn = OnAnyNode[Any, Any](lambda task, arrays, write: (task, "done"))
+    assert on_ray(fn, [task], "sorting") == [(task, expected)]
