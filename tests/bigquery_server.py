@@ -26,6 +26,7 @@ class BigQueryServer:
     Attributes:
         tables: rows by dataset and table, as in `sales.orders`.
         constraints: declared keys by table, as BigQuery's REST resource of a table has them.
+        descriptions: by column, of all tables.
         queries: rows by query.
         address: of the gRPC server.
     """
@@ -34,8 +35,12 @@ class BigQueryServer:
         self.url, self.address = url, address
         self.tables: dict[str, pa.Table] = {}
         self.constraints: dict[str, dict[str, Any]] = {}
+        self.descriptions: dict[str, str] = {}
         self.queries: dict[str, pa.Table] = {}
         self._jobs: list[dict[str, Any]] = []
+
+    def _field(self, name: str) -> dict[str, Any]:
+        return {"name": name, "type": "STRING", "description": self.descriptions.get(name)}
 
     def get(self, path: str) -> dict[str, Any] | None:
         """The resource of a path; None if there is none."""
@@ -52,6 +57,7 @@ class BigQueryServer:
                 "type": "TABLE",
                 "numRows": str(rows.num_rows),
                 "tableConstraints": self.constraints.get(key),
+                "schema": {"fields": [*map(self._field, rows.column_names)]},
             }
             for key, rows in self.tables.items()
             if key.startswith(f"{dataset}.")

@@ -110,6 +110,7 @@ def test_a_draft_of_bigquery(
             "sales.customers": {"primaryKey": {"columns": ["pk"]}, "foreignKeys": [elsewhere]},
             "sales.orders": {"primaryKey": {"columns": ["nr"]}, "foreignKeys": [reference]},
         }
+        server.descriptions["size"] = "in metres"
         query = "SELECT DISTINCT `nr`, `whose` FROM `sales`.`orders` WHERE `whose` IS NOT NULL"
         server.queries[query] = _ORDERS.select(["nr", "whose"]).slice(0, 3)
         _read_from(server.address, monkeypatch)
@@ -118,6 +119,7 @@ def test_a_draft_of_bigquery(
         graph = Manifest.load(tmp_path / "out")
         bundle = open_bundle(load_config({"data": {"uri": str(tmp_path / "out")}}), None)
     assert list(graph.node_types) == ["customers", "orders"]
+    assert (tmp_path / "out" / "graph.yaml").read_text().count("}  # in metres\n") == 2
     source = graph.node_types["customers"].read
     assert source is not None
     assert source.type == "bigquery"

@@ -38,11 +38,13 @@ class Catalog(NamedTuple):
         tables: names, with a schema that is not the default one.
         keys: column by table.
         references: table and column that a (table, column) refers to.
+        comments: of a (table, column).
     """
 
     tables: list[str]
     keys: dict[str, str]
     references: dict[tuple[str, str], tuple[str, str]]
+    comments: dict[tuple[str, str], str]
 
 
 def read_catalog(url: str) -> Catalog:
@@ -60,8 +62,8 @@ def read_catalog(url: str) -> Catalog:
     return _catalog(rows)
 
 
-#: Kind (t: table, p: primary key or f: foreign key), table, column; and of a foreign key, the other
-#: table and its column, None for its primary key.
+#: Kind (t: table, p: primary key, f: foreign key or c: comment), table, column; of a foreign key,
+#: the other table and its column, None for its primary key; of a comment, the text.
 _Row = tuple[Any, ...]
 
 
@@ -75,6 +77,7 @@ def _catalog(rows: Sequence[_Row]) -> Catalog:
             for kind, table, column, other, key in rows
             if kind == "f" and (key or other in keys)
         },
+        {(table, column): text for kind, table, column, text, _ in rows if kind == "c" and text},
     )
 
 
@@ -90,6 +93,8 @@ def _inspected(url: str) -> list[_Row]:
             if len(ref["constrained_columns"]) == 1:
                 end = (ref["referred_table"], *ref["referred_columns"])
                 rows.append(("f", table, *ref["constrained_columns"], *end))
+        commented = [column for column in found.get_columns(table) if column.get("comment")]
+        rows += [("c", table, each["name"], each["comment"], None) for each in commented]
     return rows
 
 
@@ -107,6 +112,11 @@ def _snowflake_rows(url: str) -> Iterator[_Row]:
             "WHERE TABLE_SCHEMA = CURRENT_SCHEMA() AND TABLE_TYPE = 'BASE TABLE'"
         ):
             yield from _filled(table["table_name"], table["row_count"])
+        for column in show(
+            "SELECT TABLE_NAME, COLUMN_NAME, COMMENT FROM INFORMATION_SCHEMA.COLUMNS "
+            "WHERE TABLE_SCHEMA = CURRENT_SCHEMA()"
+        ):
+            yield "c", column["table_name"], column["column_name"], column["comment"], None
         for key in _of_one_column(show(f"SHOW PRIMARY KEYS IN SCHEMA {place}"), "table_name"):
             yield "p", key["table_name"], key["column_name"], None, None
         keys = show(f"SHOW IMPORTED KEYS IN SCHEMA {place}")
@@ -132,6 +142,8 @@ def _bigquery_rows(url: str) -> Iterator[_Row]:
             continue
         name, table = listed.table_id, client.get_table(listed.reference)
         yield from _filled(name, table.num_rows)
+        for field in table.schema:
+            yield "c", name, field.name, field.description, None
         keys = table.table_constraints
         if keys is not None and keys.primary_key and len(keys.primary_key.columns) == 1:
             yield "p", name, *keys.primary_key.columns, None, None
@@ -194,6 +206,9 @@ def declare(tables: Sequence[Table], catalog: Catalog) -> list[str]:
     for end in catalog.keys.items():
         if (key := place(*end)) is not None:
             key[0].declared_key = key[1]
+    for end, text in catalog.comments.items():
+        if (column := place(*end)) is not None:
+            column[0].comments[column[1]] = " ".join(text.split())
     references = []
     for start, end in catalog.references.items():
         if (from_ := place(*start)) is not None and (to := place(*end)) is not None:
@@ -203,7 +218,7 @@ def declare(tables: Sequence[Table], catalog: Catalog) -> list[str]:
 
 
 def read_schema(text: str) -> Catalog:
-    """Reads the CREATE TABLE and ALTER TABLE statements of a dump. Names lose their schema.
+    """Reads CREATE TABLE, ALTER TABLE and COMMENT statements of a dump. Names lose their schema.
 
     Raises a ConfigError if sqlglot is not installed.
     """
@@ -213,6 +228,9 @@ def read_schema(text: str) -> Catalog:
     logging.getLogger("sqlglot").setLevel(logging.ERROR)  # a line for each statement it skips
     rows: list[_Row] = []
     for statement in sqlglot.parse(text, read=dialect, error_level=sqlglot.ErrorLevel.IGNORE):
+        if isinstance(statement, exp.Comment) and statement.args["kind"] == "COLUMN":
+            column, comment = statement.this, statement.expression  # None removes a comment
+            rows.append(("c", column.table, column.name, comment and comment.name, None))
         if not isinstance(statement, exp.Create | exp.Alter) or statement.args["kind"] != "TABLE":
             continue
         table = statement.find(exp.Table).name
@@ -220,6 +238,8 @@ def read_schema(text: str) -> Catalog:
         for key in statement.find_all(exp.PrimaryKey, exp.PrimaryKeyColumnConstraint):
             named = key.expressions or [key.find_ancestor(exp.ColumnDef)]
             rows += [("p", table, named[0].name, None, None)] if len(named) == 1 else []
+        for comment in statement.find_all(exp.CommentColumnConstraint):
+            rows.append(("c", table, comment.find_ancestor(exp.ColumnDef).name, comment.name, None))
         for reference in statement.find_all(exp.Reference):
             owner = reference.find_ancestor(exp.ForeignKey, exp.ColumnDef)
             named, other = owner.expressions or [owner], reference.find(exp.Table).name
@@ -254,6 +274,8 @@ _CATALOGS = {
         FROM duckdb_constraints() c JOIN t USING (table_oid)
         WHERE c.constraint_type IN ('PRIMARY KEY', 'FOREIGN KEY')
             AND len(c.constraint_column_names) = 1
+        UNION ALL SELECT 'c', t.name, c.column_name, c.comment, NULL
+        FROM duckdb_columns() c JOIN t USING (table_oid)
     """,
     "postgres": """
         WITH t AS (
@@ -272,5 +294,7 @@ _CATALOGS = {
         LEFT JOIN pg_attribute b ON b.attrelid = k.confrelid AND b.attnum = k.confkey[1]
         WHERE cardinality(k.conkey) = 1
             AND (k.contype = 'p' OR (k.contype = 'f' AND r.name IS NOT NULL))
+        UNION ALL SELECT 'c', t.name, a.attname::text, col_description(t.oid, a.attnum), NULL
+        FROM t JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum > 0
     """,
 }

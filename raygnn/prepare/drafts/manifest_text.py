@@ -182,7 +182,9 @@ def _feature_lines(table: Table, roles: Roles, name: str, time: Column | None) -
     if kept:
         yield f"    features:\n      {name}:\n"
         for column in kept:
-            yield f"        - {{column: {_quoted(column.name)}, {_transform(column)}}}\n"
+            text = table.comments.get(column.name)
+            comment = "" if text is None else f"  # {text}"
+            yield f"        - {{column: {_quoted(column.name)}, {_transform(column)}}}{comment}\n"
     for column in kept:
         if len(column.formats) > 1:
             chosen, other = column.formats

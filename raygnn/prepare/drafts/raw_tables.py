@@ -88,6 +88,7 @@ class Table:
         database: URL, if the table is not files.
         declared_key: column that the database declares to be the ids.
         declared_references: columns that it declares to refer to another table.
+        comments: of columns, as the database has them.
         columns: by name, with repaired values.
         repairs: differences from the files. A table with repairs is written as a copy.
         source: file pattern of a copy.
@@ -118,6 +119,7 @@ class Table:
     database: str | None = None
     declared_key: str | None = None
     declared_references: set[str] = field(default_factory=set)
+    comments: dict[str, str] = field(default_factory=dict)
 
     @property
     def words(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -34,7 +35,13 @@ def _draft(tmp_path: Path, statements: str = "", **options: object) -> tuple[Dra
 @pytest.mark.parametrize("write", [write_sqlite, write_duckdb])
 def test_a_draft_reads_the_database(tmp_path: Path, write: Callable[[Path], str]) -> None:
     url = write(tmp_path / "shop.db")
+    if write is write_duckdb:
+        duckdb = pytest.importorskip("duckdb")
+        with closing(duckdb.connect(tmp_path / "shop.db")) as connection:
+            connection.execute("COMMENT ON COLUMN orders.amount IS 'in EUR'")
     assert main(["draft", url, "--out", str(tmp_path / "out")]) == 0
+    text = (tmp_path / "out" / "graph.yaml").read_text()
+    assert text.count("}  # in EUR\n") == (write is write_duckdb)
     graph = Manifest.load(tmp_path / "out")
     assert graph.node_types["orders"].read.args == {"url": url, "table": "orders"}
     assert [table.type for table in graph.edge_types] == [("orders", "customer", "customers")]
@@ -75,13 +82,18 @@ _SCHEMAS = {
         CREATE TABLE public.b (nr integer NOT NULL, whose integer, size double precision);
         CREATE TABLE public.c (id integer PRIMARY KEY, b integer REFERENCES public.b);
         COPY public.a (pk, size) FROM stdin;
+        COMMENT ON COLUMN public.a.size IS 'metres, it''s
+            measured';
+        COMMENT ON COLUMN public.a.pk IS NULL;
+        COMMENT ON TABLE public.a IS 'things';
         ALTER TABLE ONLY public.a ADD CONSTRAINT a_pkey PRIMARY KEY (pk);
         ALTER TABLE ONLY public.b ADD CONSTRAINT b_pkey PRIMARY KEY (nr);
         ALTER TABLE ONLY public.b
             ADD CONSTRAINT b_fk FOREIGN KEY (whose) REFERENCES public.a(pk) ON DELETE CASCADE;
     """,
     "mysqldump": """
-        CREATE TABLE `A` (`pk` int NOT NULL AUTO_INCREMENT, `size` double, PRIMARY KEY (`pk`));
+        CREATE TABLE `A` (`pk` int NOT NULL AUTO_INCREMENT,
+            `size` double COMMENT 'metres, it''s measured', PRIMARY KEY (`pk`));
         CREATE TABLE `B` (`nr` int NOT NULL, `whose` int DEFAULT NULL, PRIMARY KEY (`nr`),
             KEY `k` (`whose`), CONSTRAINT `c` FOREIGN KEY (`whose`) REFERENCES `A` (`pk`)
         ) ENGINE=InnoDB DEFAULT CHARSET=utf8;
@@ -95,7 +107,7 @@ _SCHEMAS = {
 
 
 @pytest.mark.parametrize("text", _SCHEMAS.values(), ids=_SCHEMAS)
-def test_keys_of_files_may_be_declared_by_sql(tmp_path: Path, text: str) -> None:
+def test_files_may_be_declared_by_sql(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.csv").write_text("pk,size\n1,.5\n2,1.5\n3,2.5\n4,4.5\n")
     (tmp_path / "b.csv").write_text("nr,whose,size\n1,3,.5\n2,3,1.5\n3,1,3.5\n4,1,1\n")
     (tmp_path / "schema.sql").write_text(text)
@@ -105,6 +117,8 @@ def test_keys_of_files_may_be_declared_by_sql(tmp_path: Path, text: str) -> None
     assert (graph.node_types["a"].id, graph.node_types["b"].id) == ("pk", "nr")
     (edges,) = graph.edge_types
     assert (edges.type[0], edges.type[2], edges.target) == ("b", "a", "whose")
+    comments = re.findall("column: size.*#(.*)", (tmp_path / "graph.yaml").read_text())
+    assert comments == ([" metres, it's measured"] if "COMMENT" in text else [])
     (tmp_path / "schema.sql").write_text("CREATE TABLE c (id int PRIMARY KEY);")
     with raises("prepare-schema", "a, b"):
         write_draft(str(tmp_path), overwrite=True, schema=schema)

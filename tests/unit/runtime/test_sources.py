@@ -430,7 +430,11 @@ def test_postgresql(server: str, tmp_path: Path, monkeypatch, capfd) -> None:
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
     _check_shop(_open(graph, tmp_path / "cache"))
     monkeypatch.setenv("RAYGNN_CACHE_DIR", str(tmp_path / "cache"))
+    with closing(connected(server)) as connection, connection.cursor() as cursor:
+        cursor.execute("COMMENT ON COLUMN orders.amount IS 'in EUR,\ngross'")
+        connection.commit()
     assert main(["draft", server, "--out", str(tmp_path / "draft")]) == 0
+    assert "}  # in EUR, gross\n" in (tmp_path / "draft" / "graph.yaml").read_text()
     (edges,) = Manifest.load(tmp_path / "draft").edge_types
     assert edges.type == ("orders", "customer", "customers")
     kept = [p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()]
