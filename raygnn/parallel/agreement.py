@@ -67,7 +67,7 @@ def agreement(where: str, error: type[RaygnnError] = TrainingError) -> Iterator[
 def made_by_rank_0(
     make: Callable[[], Result], where: str, error: type[RaygnnError] = TrainingError
 ) -> Result:
-    """What rank 0 makes, on all ranks. Collective: all ranks must call, but not `make`.
+    """Calls `make` on rank 0 and returns the result on all ranks. Collective: all ranks must call.
 
     `where`, `error`: see `agreement`.
     """
