@@ -211,8 +211,8 @@ class Sampling(Section):
             yield Problem(("fanouts",), rule, "Set lists of one length", id="sampling-hops")
 
 
-class _ThreadsOfSplit(Section):
-    """Sampler threads of a split.
+class TrainLoader(Section):
+    """Settings of the training split that differ; its batch size is `loader.batch_size`.
 
     Attributes:
         num_threads: Sampler threads per worker.
@@ -223,7 +223,7 @@ class _ThreadsOfSplit(Section):
     prefetch_batches: PositiveWhole | None = None
 
 
-class SplitLoader(_ThreadsOfSplit):
+class SplitLoader(TrainLoader):
     """Settings of one split that differ from `loader`; null uses `loader`.
 
     Attributes:
@@ -231,17 +231,6 @@ class SplitLoader(_ThreadsOfSplit):
     """
 
     batch_size: PositiveWhole | None = None
-
-
-class TrainLoader(_ThreadsOfSplit):
-    """Settings of the training split that differ; its batch size is `loader.batch_size`.
-
-    Attributes:
-        balanced_seeds: Draw seeds so that all classes appear equally often in an epoch: nodes of
-            small classes repeat, and an epoch uses a part of large ones. For node classification.
-    """
-
-    balanced_seeds: bool = False
 
 
 class Loader(Section):
@@ -269,10 +258,6 @@ class Loader(Section):
     val: SplitLoader | None = None
     test: SplitLoader | None = None
 
-    @property
-    def balances_seeds(self) -> bool:
-        return self.train is not None and self.train.balanced_seeds
-
 
 @dataclass(frozen=True)
 class LoaderPlan:
@@ -285,7 +270,7 @@ class LoaderPlan:
 
 def plan_loader(loader: Loader, split: str, train_batch_size: int) -> LoaderPlan:
     """Resolves the loader settings of a split: its own, those of evaluation, common ones."""
-    special: SplitLoader | TrainLoader | None = getattr(loader, split)
+    special: TrainLoader | None = getattr(loader, split)
     batch_size = train_batch_size
     if split != "train":
         batch_size = loader.eval_batch_size or train_batch_size

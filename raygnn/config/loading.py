@@ -292,8 +292,6 @@ def _defining(config: Config) -> dict[str, Any]:
             parent.pop(path[-1], None)
     splits = ("train", "val", "test")
     defining["loader"] = {s: {"batch_size": config.loader_plan(s).batch_size} for s in splits}
-    if config.loader.balances_seeds:
-        defining["loader"]["train"]["balanced_seeds"] = True
     defining["training"]["global_batch_size"] = config.batch.global_batch_size
     return defining
 

@@ -67,8 +67,6 @@ _SCHEDULERS = (
 _LOSSES = {
     "cross_entropy": "CrossEntropy",
     "binary_cross_entropy": "BinaryCrossEntropy",
-    "focal": "Focal",
-    "binary_focal": "BinaryFocal",
     "mse": "MeanSquaredError",
     "mae": "MeanAbsoluteError",
     "huber": "Huber",

@@ -8,7 +8,7 @@ from typing import Any, Self
 from pydantic import ValidationInfo, model_validator
 
 from raygnn.config.cross_rules import broken_cross_rules
-from raygnn.config.loader_section import TrainLoader, overridden_fanouts
+from raygnn.config.loader_section import overridden_fanouts
 from raygnn.config.section import MISSING, Component, Section, value_at
 from raygnn.config.sections import SEVERAL_TASKS, Sections, TaskEntry
 from raygnn.errors import KeyPath, Problem, RuleError
@@ -56,9 +56,6 @@ def _alone(config: Config, name: str, entry: TaskEntry) -> Config:
         return {key: value for key, value in section if value is not None}
 
     loader, training = differing(entry.loader), config.training
-    if (is_balanced := loader.pop("balanced_seeds", None)) is not None:
-        train = config.loader.train or TrainLoader()
-        loader["train"] = train.model_copy(update={"balanced_seeds": is_balanced})
     if "batch_size" in loader:  # an explicit size is not derived
         alone = {"global_batch_size": None, "accumulate_grad_batches": None}
         training = training.model_copy(update=alone)

@@ -76,12 +76,10 @@ class TaskLoader(Section):
         batch_size: Seeds per micro-batch and worker; null is `loader.batch_size`, or less for a
             task with fewer seeds, so that an epoch is one pass over the seeds of each task.
         eval_batch_size: Seeds per batch in validation and test.
-        balanced_seeds: Draw seeds so that all classes appear equally often in an epoch.
     """
 
     batch_size: PositiveWhole | None = None
     eval_batch_size: PositiveWhole | None = None
-    balanced_seeds: bool | None = None
 
 
 class TaskEntry(Component):

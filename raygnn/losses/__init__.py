@@ -1,6 +1,6 @@
 """Losses as a sum over seeds or links, and the weight that divides the sum."""
 
-from raygnn.losses.class_losses import BinaryCrossEntropy, BinaryFocal, CrossEntropy, Focal
+from raygnn.losses.class_losses import BinaryCrossEntropy, CrossEntropy
 from raygnn.losses.link_losses import (
     BPR,
     N3,
@@ -24,12 +24,10 @@ __all__ = [
     "BPR",
     "N3",
     "BinaryCrossEntropy",
-    "BinaryFocal",
     "Candidates",
     "CrossEntropy",
     "DirectAU",
     "EmbeddingL2",
-    "Focal",
     "Huber",
     "LinkBinaryCrossEntropy",
     "LinkLoss",

@@ -1,4 +1,4 @@
-"""Losses of classes and labels, with weights and focal terms against imbalance."""
+"""Cross-entropy of classes and of labels, with weights against imbalance."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from raygnn.config.section import NonNegativeNumber
 from raygnn.data.standardization import BALANCED, LabelCounts
 from raygnn.errors import ConfigError, DataError, did_you_mean
 from raygnn.losses.seed_losses import Loss, entries, in_full_precision, weighted_sum
@@ -47,19 +46,16 @@ class _WeightedLoss(Loss):
 
 
 def _class_weights(
-    name: str,
-    setting: ClassWeights,
-    counts: LabelCounts | None,
-    class_names: Sequence[str] | None,
+    setting: ClassWeights, counts: LabelCounts | None, class_names: Sequence[str] | None
 ) -> Tensor | None:
     """The weight of each class, float32 [num_classes]; 1 for classes missing in a mapping."""
     if isinstance(setting, str):
-        _check_word(name, setting)
+        _check_word("class_weights", setting)
         return None if counts is None else torch.from_numpy(counts.class_weights()).float()
     if not isinstance(setting, Mapping):
-        weights = _numbers(name, setting)
+        weights = _numbers("class_weights", setting)
         if counts is not None:
-            _check_count(name, weights, len(counts.counts))
+            _check_count("class_weights", weights, len(counts.counts))
         return weights
     if counts is None:
         return None
@@ -69,17 +65,11 @@ def _class_weights(
         if str(key) not in known:
             shown = ", ".join(known[:_MAX_SHOWN]) + (", ..." if len(known) > _MAX_SHOWN else "")
             raise ConfigError(
-                f"losses.args.{name}.{key} is invalid: unknown class. "
+                f"losses.args.class_weights.{key} is invalid: unknown class. "
                 f"{did_you_mean(key, known)}Set any of: {shown}. [loss-class-weights-class]"
             )
         by_class[known.index(str(key))] = value
-    return _numbers(name, by_class)
-
-
-def _balanced_labels(name: str, word: str, counts: LabelCounts | None) -> Tensor | None:
-    """Weights of seeds without and with each label that balance it, float32 [num_labels, 2]."""
-    _check_word(name, word)
-    return None if counts is None else torch.from_numpy(counts.binary_weights()).float()
+    return _numbers("class_weights", by_class)
 
 
 def _numbers(name: str, values: Sequence[float]) -> Tensor:
@@ -109,45 +99,7 @@ def _check_word(name: str, value: str) -> None:
         raise ConfigError.invalid(key, value, "unknown weights", remedy, id="loss-class-weights")
 
 
-_LEAST_REST = 1e-12  # least remaining probability in `_focal`
-
-
-class _ClassLoss(_WeightedLoss):
-    """A loss over exclusive classes, optionally weighted by class."""
-
-    def __init__(
-        self,
-        name: str,
-        setting: ClassWeights | None,
-        label_counts: LabelCounts | None,
-        class_names: Sequence[str] | None,
-    ) -> None:
-        weights = None
-        if setting is not None:
-            weights = _class_weights(name, setting, label_counts, class_names)
-        super().__init__(name, setting, weights)
-
-    def _checked(self, prediction: Tensor, target: Tensor, loss: str) -> tuple[Tensor, Tensor]:
-        """Logits in full precision and classes, int64 [num_seeds]."""
-        num_seeds = len(prediction)
-        if target.dim() == 2 and target.shape[1] == 1:
-            target = target.squeeze(1)
-        if target.shape != (num_seeds,) or target.is_floating_point():
-            raise DataError(
-                f"loss {loss}: labels are {target.dtype} of shape {list(target.shape)}, expected "
-                f"integers of shape {[num_seeds]}, a class per node. Use binary_{loss} for several "
-                "labels per node, mse for regression. [loss-label-type]"
-            )
-        return in_full_precision(prediction), target.long()
-
-    def _weights_for(self, prediction: Tensor) -> Tensor | None:
-        weights = super()._weights_for(prediction)
-        if weights is not None:
-            _check_count(self._name, weights, prediction.shape[1])
-        return weights
-
-
-class CrossEntropy(_ClassLoss):
+class CrossEntropy(_WeightedLoss):
     """Cross-entropy over exclusive classes.
 
     Args:
@@ -166,17 +118,31 @@ class CrossEntropy(_ClassLoss):
         label_counts: LabelCounts | None = None,
         class_names: Sequence[str] | None = None,
     ) -> None:
-        super().__init__("class_weights", class_weights, label_counts, class_names)
+        weights = None
+        if class_weights is not None:
+            weights = _class_weights(class_weights, label_counts, class_names)
+        super().__init__("class_weights", class_weights, weights)
         self.label_smoothing = label_smoothing
 
     def forward(
         self, prediction: Tensor, target: Tensor, weight: Tensor | None = None
     ) -> tuple[Tensor, Tensor | float]:
         """Target: classes, integers [num_seeds] or [num_seeds, 1]."""
-        logits, classes = self._checked(prediction, target, "cross_entropy")
-        weights = self._weights_for(prediction)
+        num_seeds = len(prediction)
+        if target.dim() == 2 and target.shape[1] == 1:
+            target = target.squeeze(1)
+        if target.shape != (num_seeds,) or target.is_floating_point():
+            raise DataError(
+                f"loss cross_entropy: labels are {target.dtype} of shape {list(target.shape)}, "
+                f"expected integers of shape {[num_seeds]}, a class per node. Use "
+                "binary_cross_entropy for several labels per node, mse for regression. "
+                "[loss-label-type]"
+            )
+        classes, weights = target.long(), self._weights_for(prediction)
+        if weights is not None:
+            _check_count("class_weights", weights, prediction.shape[1])
         losses = functional.cross_entropy(
-            logits,
+            in_full_precision(prediction),
             classes,
             weight=weights,
             reduction="sum" if weight is None else "none",
@@ -186,46 +152,6 @@ class CrossEntropy(_ClassLoss):
             return losses, float(len(classes)) if weights is None else weights[classes].sum()
         loss_sum, divisor = weighted_sum(losses, weight)
         return loss_sum, divisor if weights is None else (weight * weights[classes]).sum()
-
-
-class Focal(_ClassLoss):
-    """Focal loss over exclusive classes: -alpha (1 - p)^gamma log p of the class.
-
-    It is divided by the number of seeds, for any alpha.
-
-    Args:
-        gamma: reduces the loss of well classified seeds; 0 is cross-entropy.
-        alpha: with two classes, the weight of the second in [0, 1], and the first has 1 - alpha; or
-            `balanced`, a weight per class, or weights by class.
-        label_counts: of the training nodes; raygnn sets them.
-        class_names: of a text label; raygnn sets them.
-
-    Source: Lin et al., Focal Loss for Dense Object Detection, arXiv:1708.02002, equation 5.
-    """
-
-    def __init__(
-        self,
-        gamma: NonNegativeNumber = 2.0,
-        alpha: Share | ClassWeights | None = None,
-        label_counts: LabelCounts | None = None,
-        class_names: Sequence[str] | None = None,
-    ) -> None:
-        if isinstance(alpha, int | float):
-            alpha = [1 - alpha, float(alpha)]
-        super().__init__("alpha", alpha, label_counts, class_names)
-        self.gamma = float(gamma)
-
-    def forward(
-        self, prediction: Tensor, target: Tensor, weight: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | float]:
-        """Target: classes, integers [num_seeds] or [num_seeds, 1]."""
-        logits, classes = self._checked(prediction, target, "focal")
-        log_p = logits.log_softmax(dim=1).gather(1, classes.unsqueeze(1)).squeeze(1)
-        losses = _focal(log_p, -log_p.expm1(), self.gamma)
-        weights = self._weights_for(prediction)
-        if weights is not None:
-            losses = losses * weights[classes]
-        return weighted_sum(losses, weight)
 
 
 class BinaryCrossEntropy(_WeightedLoss):
@@ -247,8 +173,10 @@ class BinaryCrossEntropy(_WeightedLoss):
     ) -> None:
         weights = None
         if isinstance(pos_weight, str):
-            pairs = _balanced_labels("pos_weight", pos_weight, label_counts)
-            weights = None if pairs is None else pairs[:, 1] / pairs[:, 0]
+            _check_word("pos_weight", pos_weight)
+            if label_counts is not None:
+                without, with_label = torch.from_numpy(label_counts.binary_weights()).float().T
+                weights = with_label / without
         elif isinstance(pos_weight, int | float):
             weights = _numbers("pos_weight", [pos_weight])
         elif pos_weight is not None:
@@ -270,50 +198,3 @@ class BinaryCrossEntropy(_WeightedLoss):
         )
         total, divisor = weighted_sum(losses, weight)
         return total / num_labels, divisor
-
-
-class BinaryFocal(_WeightedLoss):
-    """Focal loss per label on logits, averaged over the labels of a seed.
-
-    Args:
-        gamma: reduces the loss of well classified labels; 0 is binary cross-entropy.
-        alpha: weight of seeds with a label, in [0, 1]; seeds without it have 1 - alpha. Or
-            `balanced`, for each label separately.
-        label_counts: of the training nodes; raygnn sets them.
-
-    Source: arXiv:1708.02002, equation 5.
-    """
-
-    def __init__(
-        self,
-        gamma: NonNegativeNumber = 2.0,
-        alpha: Share | str | None = None,
-        label_counts: LabelCounts | None = None,
-    ) -> None:
-        weights = None  # [num_labels or 1, 2], of seeds without and with it
-        if isinstance(alpha, str):
-            weights = _balanced_labels("alpha", alpha, label_counts)
-        elif alpha is not None:
-            weights = torch.tensor([[1 - alpha, float(alpha)]])
-        super().__init__("alpha", alpha, weights)
-        self.gamma = float(gamma)
-
-    def forward(
-        self, prediction: Tensor, target: Tensor, weight: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | float]:
-        """Target: zeros and ones, [num_seeds, num_labels]."""
-        weights = self._weights_for(prediction)
-        prediction = in_full_precision(prediction)
-        has_label = entries("binary_focal", prediction, target) > 0
-        margin = torch.where(has_label, prediction, -prediction)
-        losses = _focal(functional.logsigmoid(margin), (-margin).sigmoid(), self.gamma)
-        if weights is not None:
-            without, with_label = weights.T
-            losses = losses * torch.where(has_label, with_label, without)
-        total, divisor = weighted_sum(losses, weight)
-        return total / prediction.shape[1], divisor
-
-
-def _focal(log_p: Tensor, remainder: Tensor, gamma: float) -> Tensor:
-    # Below 1 the power has an infinite slope at 0, where log_p is 0 too.
-    return -log_p * remainder.clamp(min=_LEAST_REST).pow(gamma)

@@ -13,23 +13,11 @@ from weakref import WeakSet
 
 import numpy as np
 import torch
-from numba import njit
 
-from raygnn.data.hashing import splitmix64
 from raygnn.sampling.batch import Batch
 from raygnn.sampling.blocks import with_counts
 from raygnn.sampling.prefetch import DeviceCopies, map_ahead
-from raygnn.sampling.rng import (
-    RNG_VERSION,
-    BatchKey,
-    batch_key,
-    chain_key,
-    half_bits,
-    permuted,
-    seed_order,
-    text_key,
-    windowed_order,
-)
+from raygnn.sampling.rng import BatchKey, batch_key, seed_order, windowed_order
 from raygnn.sampling.tensor_record import TensorRecord
 
 #: Type of the batches of a sequence.
@@ -43,7 +31,6 @@ class SequenceOptions(TypedDict):
     split: str
     seed: int
     shuffle: bool
-    classes: NotRequired[np.ndarray | None]
     rank: NotRequired[int]
     world_size: NotRequired[int]
     num_threads: NotRequired[int | None]
@@ -64,8 +51,6 @@ class BatchSequence(ABC, Generic[BatchT]):
         batch_size: examples per micro-batch; the last one of an epoch may have fewer.
         split: a name; loaders with other names have other draws.
         shuffle: draws a new order of examples in each epoch.
-        classes: integers [num_examples], with `shuffle`: all classes appear equally often in an
-            epoch, see `BalancedOrder`. None takes each example once.
         num_threads: threads that make batches during training; 0 makes each on demand. Default with
             a CUDA device: three quarters of this worker's share of the cores. Default on a CPU:
             one, unless training keeps all cores busy; then torch's number of threads make
@@ -87,7 +72,6 @@ class BatchSequence(ABC, Generic[BatchT]):
         split: str,
         seed: int,
         shuffle: bool,
-        classes: np.ndarray | None = None,
         rank: int = 0,
         world_size: int = 1,
         num_threads: int | None = None,
@@ -101,7 +85,6 @@ class BatchSequence(ABC, Generic[BatchT]):
         self.split = split
         self.seed = seed
         self.shuffle = shuffle
-        self._balanced = None if classes is None else BalancedOrder(classes, seed)
         self.rank = rank
         self.world_size = world_size
         self.num_threads = num_threads
@@ -199,8 +182,6 @@ class BatchSequence(ABC, Generic[BatchT]):
         stop = min(start + self.batch_size, self.num_examples)
         if not self.shuffle:
             return np.arange(start, stop)
-        if self._balanced is not None:
-            return self._balanced.places(epoch, start, stop)
         order = windowed_order if self.shuffles_windows else seed_order
         return order(self.num_examples, self.seed, epoch, start, stop)
 
@@ -220,49 +201,6 @@ def _each(
 ) -> Generator[BatchT, None, None]:
     with closing(items):
         yield from map(change, items)
-
-
-class BalancedOrder:
-    """Assigns the positions of an epoch to the classes in turn, then shuffles the positions.
-
-    An epoch has as many positions as examples; classes differ by at most one. Examples of a class
-    come in a permutation, then in another one. The next epoch continues where the last ended, so no
-    example repeats before all others of its class. The order is a pure function with random access,
-    like `seed_order`.
-
-    Args:
-        classes: integers [num_examples], class of each example.
-    """
-
-    def __init__(self, classes: np.ndarray, seed: int) -> None:
-        present, class_of, counts = np.unique(classes, return_inverse=True, return_counts=True)
-        self._seed = seed
-        self._members = np.argsort(class_of, kind="stable")  # [num_examples], class by class
-        self._starts = np.concatenate([[0], np.cumsum(counts)])
-        self._half_bits = np.array([half_bits(count) for count in counts.tolist()], np.uint64)
-        key = chain_key(RNG_VERSION, seed, text_key("balanced seeds"))
-        self._keys = np.array([chain_key(key, label) for label in present.tolist()], np.uint64)
-
-    def places(self, epoch: int, start: int, stop: int) -> np.ndarray:
-        """int64 positions of the examples at `start` to `stop` of an epoch. Examples may repeat."""
-        num_examples = len(self._members)
-        turns = seed_order(num_examples, self._seed, epoch, start, stop)
-        positions = np.empty(stop - start, np.int64)
-        _choose(turns, epoch, self._starts, self._half_bits, self._keys, positions)
-        return self._members[positions]
-
-
-@njit(nogil=True, cache=True)
-def _choose(turns, epoch, starts, half_bits, keys, out):  # type: ignore[no-untyped-def]
-    num_examples, num_classes = starts[-1], len(keys)
-    for i in range(len(turns)):
-        label = turns[i] % num_classes
-        num_places = (num_examples - label + num_classes - 1) // num_classes  # in each epoch
-        size = starts[label + 1] - starts[label]
-        number = epoch * num_places + turns[i] // num_classes
-        key = splitmix64(keys[label] ^ np.uint64(number // size))
-        chosen = permuted(np.uint64(number % size), np.uint64(size), half_bits[label], key)
-        out[i] = starts[label] + chosen
 
 
 @dataclass(frozen=True)

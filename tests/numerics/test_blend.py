@@ -224,8 +224,7 @@ def test_damaged_trees_are_refused(run: tuple[Any, str], tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "changes",
     [
-        {"losses": [{"type": "focal"}]},
-        {"loader": {"batch_size": 128, "train": {"balanced_seeds": True}}},
+        {"losses": [{"type": "cross_entropy", "args": {"label_smoothing": 0.1}}]},
         {"sampling": {"temporal": None}},
     ],
 )

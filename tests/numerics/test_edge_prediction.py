@@ -331,7 +331,7 @@ def test_undirected_edges_are_predicted_once_in_the_direction_of_their_row(tmp_p
         task__args={},
         data={"uri": str(graph), "splits": {"type": "hash", "fractions": [0.6, 0.2, 0.2]}},
         model={"type": "GraphSAGE", "args": {"hidden_channels": 8}},
-        loader={"batch_size": 32, "train": {"balanced_seeds": True}},
+        loader={"batch_size": 32},
     )
     raygnn.train.fit(config)
     found = raygnn.load(tmp_path / "run").predict(str(graph))

@@ -1,9 +1,8 @@
-"""Weighted losses and balanced seeds: the same model however a step is cut, and better recall."""
+"""Weighted losses: the same model however a step is cut, and better recall."""
 
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,18 +13,9 @@ import torch
 
 import raygnn.train
 from raygnn.outputs.html_page import show
-from tests.numerics.test_resume import _config as resumable_config
-from tests.small_runs import (
-    check_resumed_bits,
-    run_rank,
-    small_bundle,
-    small_config,
-    trained_weights,
-)
-from tests.tiers import slow
+from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
 
 BALANCED = {"type": "cross_entropy", "args": {"class_weights": "balanced"}}
-FOCAL = {"type": "focal", "args": {"alpha": "balanced"}}
 
 
 @pytest.fixture(scope="module")
@@ -46,18 +36,10 @@ def _run(ranks: Any, bundle_path: str, folder: Path, world_size: int, **changes:
     return trained_weights(config), metrics
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        *slow({"losses": [BALANCED]}, {"losses": [FOCAL]}),
-        {"loader__train": {"balanced_seeds": True}},
-    ],
-    ids=["class weights", "focal", "balanced seeds"],
-)
-def test_steps_are_the_same_however_they_are_cut(ranks, bundle_path, tmp_path, changes):
+def test_steps_are_the_same_however_they_are_cut(ranks, bundle_path, tmp_path):
     """96 seeds a step: one micro-batch, six of one worker, and six on two or three workers."""
     model = {"type": "GraphSAGE", "args": {"hidden_channels": 8}}  # dropout draws by micro-batch
-    changes = {**changes, "model": model, "sampling__fanouts": [-1, -1]}
+    changes = {"losses": [BALANCED], "model": model, "sampling__fanouts": [-1, -1]}
     whole, metrics = _run(ranks, bundle_path, tmp_path / "one", 1, loader__batch_size=96, **changes)
     described = {name: metrics[name]["test"] for name in ("per_class", "confusion")}
     assert list(described["per_class"]) == described["confusion"]["classes"] == ["0", "1", "2"]
@@ -70,14 +52,7 @@ def test_steps_are_the_same_however_they_are_cut(ranks, bundle_path, tmp_path, c
         assert found["calibration"]["test"]["error"] == pytest.approx(error, abs=1e-4)
 
 
-@pytest.mark.parametrize("world_size", [2, *slow(1)])
-def test_balanced_seeds_resume_with_the_same_bits(ranks, bundle_path, tmp_path, world_size):
-    changes = {"loader__train": {"balanced_seeds": True}}
-    config = partial(resumable_config, world_size=world_size)
-    check_resumed_bits(ranks, config, tmp_path, bundle_path, world_size, 7, every=None, **changes)
-
-
-def _fraud(folder: Path, loader: dict[str, Any], **changes: Any) -> dict[str, Any]:
+def _fraud(folder: Path, **changes: Any) -> dict[str, Any]:
     """Metrics of a run on 4,000 nodes, 2 % of which are fraud."""
     graph = {"num_nodes": 4000, "num_classes": 2, "rare": 0.02, "noise": 4.0}
     config = small_config(
@@ -87,7 +62,7 @@ def _fraud(folder: Path, loader: dict[str, Any], **changes: Any) -> dict[str, An
             "splits": {"type": "hash", "fractions": [0.5, 0.2, 0.3]},
         },
         scaling__num_workers=0,
-        loader={"batch_size": 256, **loader},
+        loader={"batch_size": 256},
         model__args__hidden_channels=32,
         training={"max_epochs": 10},
         metrics=["accuracy", "balanced_accuracy", "average_precision"],
@@ -98,24 +73,18 @@ def _fraud(folder: Path, loader: dict[str, Any], **changes: Any) -> dict[str, An
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return _fraud(tmp_path_factory.mktemp("fraud"), {})
+    return _fraud(tmp_path_factory.mktemp("fraud"))
 
 
 def test_a_run_on_rare_fraud_says_what_to_set(plain):
     assert plain["warnings"].startswith("classes of under 10 % of the ")
     assert "'1' (" in plain["warnings"]
     assert "{type: cross_entropy, args: {class_weights: balanced}}" in plain["warnings"]
-    assert "loader.train.balanced_seeds" in plain["warnings"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("loader", "losses"),
-    [({}, [BALANCED]), ({"train": {"balanced_seeds": True}}, [])],
-    ids=["class weights", "balanced seeds"],
-)
-def test_what_is_set_against_imbalance_finds_more_fraud(plain, tmp_path, loader, losses):
-    metrics = _fraud(tmp_path, loader, losses=losses)
+def test_class_weights_find_more_fraud(plain, tmp_path):
+    metrics = _fraud(tmp_path, losses=[BALANCED])
     before, now = (found["per_class"]["test"]["1"] for found in (plain, metrics))
     assert now["recall"] > before["recall"] + 0.1
     assert now["support"] == before["support"]

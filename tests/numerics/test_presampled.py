@@ -53,7 +53,6 @@ _CASES: dict[str, dict[str, Any]] = {
     "planted labor": {"sampling": {"fanouts": [4, 3], "type": "labor"}},
     "planted pagerank": {"sampling": {"fanouts": [4, 3], "ppr": {"top_k": 8}, "weight": "ppr"}},
     "planted again": {"sampling": {"fanouts": [4], "replace": True}},
-    "planted balanced": {"loader": {"batch_size": 16, "train": {"balanced_seeds": True}}},
     "social weighted": {**_NODES, "sampling": {"fanouts": [4, 3], "weight": "weight"}},
     "social disjoint": {**_NODES, "sampling": {"fanouts": [4, 3], "disjoint": True}},
     "social by type": {

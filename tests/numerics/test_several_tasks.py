@@ -350,10 +350,6 @@ tasks: {genre: {type: node_classification, args: {target: book}}}
     graph-node-type-unknown | tasks.genre.args.target='book'
 tasks: {genre: {type: node_classification, args: {label: taste}}}
     labels-unknown | tasks.genre.args.label='taste'
-tasks: {rating: {type: edge_prediction, loader: {balanced_seeds: true}}}
-    loader-balanced-classes | tasks.rating.loader.balanced_seeds=True
-{tasks: {rating: edge_prediction}, loader__train: {balanced_seeds: true}}
-    loader-balanced-classes | tasks.rating: loader.train.balanced_seeds=True
 {tasks: {genre: node_classification}, task: {args: {feature: words}}}
     task-feature-unknown | tasks.genre: task.args.feature='words'
 """

@@ -173,12 +173,12 @@ CASES: dict[str, Case] = {
         for name, args in (("EASE", {}), ("Hetero", {"hidden_channels": 8}))
     },
     "LightGCN of types": _films("LightGCN", "links"),
-    "losses of classes": _nodes(losses=_terms("cross_entropy", "focal", "weight_l1")),
+    "losses of classes": _nodes(losses=_terms("cross_entropy", "weight_l1")),
     "balanced": replace(
         _nodes(losses=[{"type": "cross_entropy", "args": {"class_weights": "balanced"}}]),
         waits=2,  # the sum of the seeds' weights
     ),
-    "losses of flags": _nodes("flags", losses=_terms("binary_cross_entropy", "binary_focal")),
+    "losses of flags": _nodes("flags", losses=_terms("binary_cross_entropy")),
     "loss mse": _nodes("real", losses=_terms("mse")),
     "losses of numbers": _nodes("real", losses=_terms("mae", "huber")),
     "metrics of classes": _nodes(

@@ -270,7 +270,6 @@ class EncoderTask(Task[BatchT]):
         """Arguments of a split's loaders: stores, sampler, columns, batches, this rank's share."""
         env, config, graph = self.env, self.config, self.message_store(split)
         settings = config.loader_plan(split)
-        is_balanced = split == "train" and config.loader.balances_seeds
         samples = None if env.samples is None else env.samples.of_split(split, config.seed)
         return {
             "graph": graph,
@@ -282,7 +281,6 @@ class EncoderTask(Task[BatchT]):
             "split": split,
             "seed": config.seed,
             "shuffle": split == "train",
-            "classes": self.seed_classes() if is_balanced else None,
             "rank": env.rank,
             "world_size": env.world_size,
             "num_threads": settings.num_threads,
@@ -309,16 +307,6 @@ class EncoderTask(Task[BatchT]):
     def _reads_src_degree(self) -> bool:
         loaded = self.env.loaded
         return reads_src_degree(loaded.config, loaded.allow_modules)
-
-    def seed_classes(self) -> np.ndarray:
-        """Classes of the training seeds, integers [num_seeds], for `loader.train.balanced_seeds`.
-
-        Raises a ConfigError if the task has no classes, unless it overrides this method.
-        """
-        raise ConfigError(
-            f"loader.train.balanced_seeds=True is invalid: {self.config.task.type} has no seed "
-            "classes. Set it to false. [loader-balanced-classes]"
-        )
 
     def encode_exactly(
         self, encoder: GraphEncoder, graph: GraphStore, node_types: Sequence[str]

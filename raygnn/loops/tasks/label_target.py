@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 
 from raygnn.config import Config, LoadedConfig
-from raygnn.config.section import Rule
 from raygnn.console import count
 from raygnn.data.arrays import row_blocks, thinned
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.splits import Splits
-from raygnn.data.standardization import BALANCED, ColumnScale, LabelCounts
+from raygnn.data.standardization import ColumnScale, LabelCounts
 from raygnn.device_memory import copied
 from raygnn.errors import ConfigError, DataError
 from raygnn.loops.blend import TREES, Blend
@@ -206,14 +205,6 @@ class LabelTarget(TaskTarget):
         }
     )
     rows: ClassVar[str]
-    # fmt: off
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule("loader-balanced-twice", "loader.train.balanced_seeds",
-             lambda config: any(BALANCED in term.args.values() for term in config.losses),
-             f"losses have {BALANCED} weights, which make up for the same imbalance again",
-             "Set it to false, or remove these weights"),
-    )
-    # fmt: on
 
     arguments: LabelArguments
     output: LabelOutput
@@ -243,8 +234,7 @@ class LabelTarget(TaskTarget):
     def trained_output(self, loaded: LoadedConfig) -> LabelOutput:
         """Completes the output with the scale of a regression, or with label counts.
 
-        Raises a ConfigError if classes cannot be standardized, a loss does not fit, or balanced
-        seeds have no classes.
+        Raises a ConfigError if classes cannot be standardized, or a loss does not fit.
         """
         configured = self.arguments.standardize_target
         output = replace(self.output, weighs_rows=self.weights is not None)
@@ -263,7 +253,6 @@ class LabelTarget(TaskTarget):
                 )
             output = replace(output, label_counts=self.label_counts())
             label_objective(loaded, output)  # checks weights of classes
-        self._check_balanced_seeds(loaded.config)
         if output.problem != "regression":
             return output
         train = self.labels[self.counted_rows]
@@ -291,8 +280,6 @@ class LabelTarget(TaskTarget):
             return f"there are no validation {self.rows} to choose by"
         if losses[1:] or any(term.type not in _BLENDED_LOSSES or term.args for term in losses):
             return "only the default losses, mse and mae, without arguments, choose what predicts"
-        if config.loader.balances_seeds:
-            return "loader.train.balanced_seeds weighs classes, which LightGBM does not know"
         return None
 
     @property
@@ -319,14 +306,6 @@ class LabelTarget(TaskTarget):
         blocks = (train[some] for some in row_blocks(len(train)))
         counted = [count(self.labels[rows], output.num_outputs) for rows in blocks]
         return LabelCounts.sum_of(counted, output.num_outputs)
-
-    def _check_balanced_seeds(self, config: Config) -> None:
-        if config.loader.balances_seeds and self.output.problem != "multi_class":
-            raise ConfigError(
-                f"loader.train.balanced_seeds=True is invalid: {self.output.label!r} is not a "
-                f"class of each of the {self.rows}, but {self.output.problem}. Set it to false. "
-                "[loader-balanced-classes]"
-            )
 
 
 def names_of(columns: Mapping[str, ColumnInfo], role: str) -> list[str]:

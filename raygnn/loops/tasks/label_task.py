@@ -275,11 +275,6 @@ class LabelTask(EncoderTask[BatchT]):
             is_even = output.num_outputs > 1 and (_IMBALANCE * counts >= len(splits.train)).all()
         return names if is_even else every
 
-    def seed_classes(self) -> np.ndarray:
-        if self.output.problem != "multi_class":
-            return super().seed_classes()
-        return self.target.labels[self.target.splits.train].reshape(-1)
-
     def training_step(self, batch: Any) -> StepOutput:
         return self._loss(*self.predict(batch), batch.y, batch, batch.labels.get("weight"))
 

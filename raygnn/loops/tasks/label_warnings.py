@@ -77,10 +77,9 @@ def _long_tail(config: Config, target: LabelTarget, output: LabelOutput) -> list
 
 
 def _remedy(config: Config) -> str:
-    weighs = any({"class_weights", "alpha"} & set(term.args) for term in config.losses)
-    if weighs or config.loader.balances_seeds:
+    if any("class_weights" in term.args for term in config.losses):
         return ""
     return (
         " To weigh them more, set losses to [{type: cross_entropy, args: {class_weights: "
-        "balanced}}], or loader.train.balanced_seeds to true."
+        "balanced}}]."
     )

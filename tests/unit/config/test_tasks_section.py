@@ -17,7 +17,7 @@ TASKS: dict[str, Any] = {
         "losses": [{"type": "margin"}],
         "metrics": ["mrr"],
         "sampling": {"fanouts": [3, 2], "replace": True},
-        "loader": {"batch_size": 64, "balanced_seeds": False},
+        "loader": {"batch_size": 64},
         "splits": {"type": "temporal"},
     },
 }
@@ -149,7 +149,4 @@ def test_arguments_are_checked_where_they_are_given():
         loaded.check_arguments()
     loaded = load_config({"tasks": _with("cites", args={"nothing": 1})})
     with raises("task-argument-unknown", "tasks.cites.args.nothing"):
-        loaded.check_arguments()
-    loaded = load_config({"tasks": _with("cites", loader={"balanced_seeds": True})})
-    with raises("loader-balanced-classes", "tasks.cites.loader.balanced_seeds=True"):
         loaded.check_arguments()

@@ -18,8 +18,6 @@ from tests.errors import raises
 from tests.graph_writer import ingest_tables
 from tests.small_runs import small_config
 
-BALANCED_SEEDS = {"loader__train": {"balanced_seeds": True}}
-
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
@@ -65,56 +63,17 @@ def test_classes_are_weighed_by_name(tmp_path, bundle):
     assert _spec(tmp_path, bundle, "kind", **changes).output.class_names == ("fair", "fraud")
     with raises("loss-class-weights-class", "class_weights.frod", "fraud"):
         _spec(tmp_path, bundle, "kind", **_loss("cross_entropy", class_weights={"frod": 3}))
-    with raises("loss-class-weights-count", "alpha", 2):
-        _spec(tmp_path, bundle, "kind", **_loss("focal", alpha=[1, 2, 3]))
+    with raises("loss-class-weights-count", "class_weights", 2):
+        _spec(tmp_path, bundle, "kind", **_loss("cross_entropy", class_weights=[1, 2, 3]))
 
 
 def test_labels_are_balanced_one_by_one(tmp_path, bundle):
-    for changes in (
-        _loss("binary_cross_entropy", pos_weight="balanced"),
-        _loss("binary_focal", alpha="balanced"),
-    ):
-        assert _spec(tmp_path, bundle, "flags", **changes) is not None
+    changes = _loss("binary_cross_entropy", pos_weight="balanced")
+    assert _spec(tmp_path, bundle, "flags", **changes) is not None
 
 
 def test_words_are_checked_without_a_graph(tmp_path):
-    for name, argument in [("cross_entropy", "class_weights"), ("focal", "alpha")]:
-        with raises("loss-class-weights", f"losses.0.args.{argument}"):
-            _check(tmp_path, **_loss(name, **{argument: "even"}))
+    with raises("loss-class-weights", "losses.0.args.class_weights"):
+        _check(tmp_path, **_loss("cross_entropy", class_weights="even"))
     with raises("component-argument-set", "label_counts"):
-        _check(tmp_path, **_loss("focal", label_counts=[1, 2]))
-
-
-def test_balanced_seeds_need_classes(tmp_path, bundle):
-    assert _spec(tmp_path, bundle, "kind", **BALANCED_SEEDS) is not None
-    for label, problem in [("flags", "multi_label"), ("price", "regression")]:
-        with raises("loader-balanced-classes", label, problem):
-            _spec(tmp_path, bundle, label, **BALANCED_SEEDS)
-    links = {"task": {"type": "link_prediction"}, "metrics": []}
-    with raises("loader-balanced-classes", "loader.train.balanced_seeds"):
-        _check(tmp_path, **links, **BALANCED_SEEDS)
-
-
-def test_imbalance_is_made_up_for_once(tmp_path):
-    for changes in (
-        _loss("cross_entropy", class_weights="balanced"),
-        _loss("focal", alpha="balanced"),
-    ):
-        with raises("loader-balanced-twice", "loader.train.balanced_seeds"):
-            _check(tmp_path, **changes, **BALANCED_SEEDS)
-    _check(tmp_path, **_loss("focal"), **BALANCED_SEEDS)
-
-
-def test_a_step_on_the_whole_graph_has_each_seed_once(tmp_path):
-    full = {"sampling": {"type": "full", "fanouts": [-1, -1]}, **BALANCED_SEEDS}
-    with raises("loader-balanced-full", "loader.train.balanced_seeds"):
-        _check(tmp_path, **full)
-
-
-def test_balanced_seeds_define_the_result(tmp_path):
-    plain, other = (
-        load_config(small_config(tmp_path, loader__train=train))
-        for train in ({"num_threads": 2}, {"balanced_seeds": True})
-    )
-    assert plain.fingerprint() == load_config(small_config(tmp_path)).fingerprint()
-    assert plain.differences(other) == {"loader.train.balanced_seeds": (True, False)}
+        _check(tmp_path, **_loss("cross_entropy", label_counts=[1, 2]))

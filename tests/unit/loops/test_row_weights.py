@@ -19,7 +19,7 @@ from raygnn.data.standardization import ColumnScale
 from raygnn.loops.baselines import label_baselines, weighted_median
 from raygnn.loops.blend import Judge, compare_rungs, fit_blend
 from raygnn.loops.boosted_trees import BoostedTrees
-from raygnn.losses import BinaryCrossEntropy, BinaryFocal, CrossEntropy, Focal, Huber, Loss
+from raygnn.losses import BinaryCrossEntropy, CrossEntropy, Huber, Loss
 from raygnn.losses.seed_losses import MeanAbsoluteError as AbsoluteLoss
 from raygnn.losses.seed_losses import MeanSquaredError as SquaredLoss
 from raygnn.metrics import (
@@ -42,9 +42,8 @@ LOSSES: dict[str, list[Callable[[], Loss]]] = {
     "multi_class": [
         CrossEntropy,
         lambda: CrossEntropy(0.1, [1.0, 2.0, 0.5]),
-        lambda: Focal(alpha=[1.0, 2.0, 0.5]),
     ],
-    "multi_label": [BinaryCrossEntropy, lambda: BinaryCrossEntropy(3.0), BinaryFocal],
+    "multi_label": [BinaryCrossEntropy, lambda: BinaryCrossEntropy(3.0)],
     "regression": [SquaredLoss, AbsoluteLoss, Huber],
 }
 METRICS: dict[str, list[Any]] = {

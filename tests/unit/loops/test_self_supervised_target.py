@@ -76,7 +76,6 @@ _UNKNOWN = {"type": "bgrl", "args": {"mask": 1}}
     ("changes", "id"),
     [
         ({"losses": [{"type": "cross_entropy"}]}, "method-losses"),
-        ({"loader": {"train": {"balanced_seeds": True}}}, "method-balanced"),
         (
             {"task": {"type": "self_supervised", "args": {"method": _UNKNOWN}}},
             "component-argument-unknown",

@@ -20,9 +20,7 @@ from raygnn.config import Component, build
 from raygnn.data.standardization import LabelCounts
 from raygnn.losses import (
     BinaryCrossEntropy,
-    BinaryFocal,
     CrossEntropy,
-    Focal,
     Huber,
     Loss,
     MeanAbsoluteError,
@@ -105,9 +103,7 @@ def test_cross_entropy_takes_a_column_of_classes() -> None:
     [
         (CrossEntropy(0.1, WEIGHTS), classes()),
         (CrossEntropy(class_weights="balanced", label_counts=COUNTS), classes()),
-        (Focal(2.0, "balanced", COUNTS), classes()),
         (BinaryCrossEntropy("balanced", COUNTS), labels()),
-        (BinaryFocal(2.0, 0.25), labels()),
         *((loss, logits().roll(1, 0)) for loss, _ in DISTANCES),
     ],
 )
@@ -141,14 +137,6 @@ def test_wrong_arguments_are_named() -> None:
         ("retrieval", "candidates", "all"),
         ("margin", "margin", -1),
         ("direct_au", "uniformity", -1),
-        *(
-            (focal, argument, value)
-            for focal in ("focal", "binary_focal")
-            for argument, values in {"gamma": (-1.0, math.inf, "2"), "alpha": (-0.1, 1.5)}.items()
-            for value in values
-        ),
-        ("focal", "alpha", True),
-        ("binary_focal", "alpha", [0.5, 0.5]),
     ):
         with raises("loss-argument", argument):
             build(Component(type=name, args={argument: value}), "loss")
@@ -160,12 +148,11 @@ def test_wrong_arguments_are_named() -> None:
 
 
 def test_wrong_targets_are_named() -> None:
-    for loss, for_labels in ((CrossEntropy(), "binary_cross_entropy"), (Focal(), "binary_focal")):
-        with raises("loss-label-type", 12, for_labels):
-            loss(logits(), labels())
+    with raises("loss-label-type", 12, "binary_cross_entropy"):
+        CrossEntropy()(logits(), labels())
     with raises("loss-label-type", "torch.float32"):
         CrossEntropy()(logits(), classes().float())
-    for loss in (BinaryCrossEntropy(), BinaryFocal(), *(loss for loss, _ in DISTANCES)):
+    for loss in (BinaryCrossEntropy(), *(loss for loss, _ in DISTANCES)):
         with raises("loss-label-shape", 12):
             loss(logits(), classes())
 
@@ -202,14 +189,12 @@ def test_balanced_labels_are_those_of_two_classes_each(num_nodes: int, seed: int
         np.testing.assert_allclose(pair, expected)
 
 
-@pytest.mark.parametrize("loss", [CrossEntropy, Focal])
-def test_weights_are_given_as_balanced_or_by_class(loss: type[Loss]) -> None:
+def test_weights_are_given_as_balanced_or_by_class() -> None:
     logits, target = rows()
-    argument = "class_weights" if loss is CrossEntropy else "alpha"
     counts, names = LabelCounts(10, (6, 0, 4)), ("a", "b", "c")
 
     def value(weights: object, class_names: object = None) -> float:
-        built = loss(**{argument: weights}, label_counts=counts, class_names=class_names)
+        built = CrossEntropy(class_weights=weights, label_counts=counts, class_names=class_names)
         return float(mean_of(built, logits, target))
 
     assert value("balanced") == pytest.approx(value([10 / 12, 1.0, 10 / 8]))
@@ -242,69 +227,11 @@ def test_balanced_positives_are_weighed_by_the_ratio() -> None:
     assert unknown.weights.tolist() == [1.0, 1.0, 4.0]
 
 
-@pytest.mark.parametrize("gamma", [0.0, 0.5, 1, 2.0, 5.0])
-@pytest.mark.parametrize("alpha", [None, [0.5, 1.0, 2.0]])
-def test_focal_is_the_formula(gamma: float, alpha: list[float] | None) -> None:
-    logits, target = rows()
-    p = logits.double().softmax(1)[torch.arange(len(target)), target]
-    factor = 1.0 if alpha is None else torch.tensor(alpha).double()[target]
-    expected = (-factor * (1 - p) ** gamma * p.log()).mean()
-    assert float(mean_of(Focal(gamma, alpha), logits, target)) == pytest.approx(float(expected))
-
-
-@pytest.mark.parametrize("alpha", [None, 0.25])
-def test_focal_of_two_classes_is_binary_focal(alpha: float | None) -> None:
-    logits, target = rows(num_classes=2)
-    margin = (logits[:, 1] - logits[:, 0]).unsqueeze(1)
-    two, one = Focal(2.0, alpha), BinaryFocal(2.0, alpha)
-    torch.testing.assert_close(mean_of(two, logits, target), mean_of(one, margin, target))
-
-
-@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
-@pytest.mark.parametrize("alpha", [None, 0.25, 0.0, 1])
-def test_binary_focal_is_the_formula(gamma: float, alpha: float | None) -> None:
-    logits, _ = rows()
-    labels = (logits.roll(1, 0) > 1).long()
-    p = logits.double().sigmoid()
-    p_t = torch.where(labels == 1, p, 1 - p)
-    a_t = 1.0 if alpha is None else torch.where(labels == 1, float(alpha), 1.0 - alpha)
-    expected = (-a_t * (1 - p_t) ** gamma * p_t.log()).mean()
-    ours = mean_of(BinaryFocal(gamma, alpha), logits, labels)
-    assert float(ours) == pytest.approx(float(expected), rel=1e-5)
-
-
-def test_balanced_binary_focal_weighs_both_sides_of_a_label() -> None:
-    logits, _ = rows(num_classes=1)
-    labels = (torch.arange(30) < 3).long()
-    counts = LabelCounts.of_labels(labels.numpy(), 1)
-    ours = mean_of(BinaryFocal(0.0, "balanced", counts), logits, labels)
-    weight = torch.tensor([30 / 54, 5.0])[labels].unsqueeze(1)
-    expected = functional.binary_cross_entropy_with_logits(
-        logits, labels.float().unsqueeze(1), weight=weight
-    )
-    torch.testing.assert_close(ours, expected)
-
-
-@pytest.mark.parametrize("gamma", [0.0, 0.3, 1.0, 2.0])
-def test_extreme_logits_have_finite_gradients(gamma: float) -> None:
-    logits = torch.tensor([[200.0, -200.0], [-200.0, 200.0], [0.0, 0.0]], requires_grad=True)
-    target = torch.tensor([0, 0, 1])
-    (two,) = torch.autograd.grad(Focal(gamma)(logits, target)[0], logits)
-    (labels,) = torch.autograd.grad(
-        BinaryFocal(gamma)(logits, functional.one_hot(target))[0], logits
-    )
-    assert bool(two.isfinite().all())
-    assert bool(labels.isfinite().all())
-    assert two[0].abs().max() == 0
-    assert two[1, 0] == pytest.approx(-1.0)  # as of cross-entropy, where p is 0
-
-
-@pytest.mark.parametrize("loss", [CrossEntropy, Focal])
-def test_wrong_weights_are_named(loss: type[Loss]) -> None:
-    argument, counts = "class_weights" if loss is CrossEntropy else "alpha", LabelCounts(10, (6, 4))
+def test_wrong_weights_are_named() -> None:
+    argument, counts = "class_weights", LabelCounts(10, (6, 4))
 
     def build(weights: object, **known: object) -> Loss:
-        return loss(**{argument: weights}, **known)
+        return CrossEntropy(class_weights=weights, **known)
 
     for wrong in ("balance", [1.0, "x"], [1.0, -1.0], [True, 2.0], [math.nan, 1.0], [0.0, 0.0]):
         with raises("loss-class-weights", argument):
@@ -323,8 +250,7 @@ def test_wrong_weights_are_named(loss: type[Loss]) -> None:
 
 
 def test_unknown_weights_of_labels_are_named() -> None:
-    with raises("loss-class-weights", "alpha"):
-        BinaryFocal(alpha="most")
-    for loss in (BinaryFocal(alpha="balanced"), BinaryCrossEntropy("balanced")):
-        with raises("loss-class-weights-unknown"):
-            loss(torch.zeros(2, 1), torch.zeros(2))
+    with raises("loss-class-weights", "pos_weight"):
+        BinaryCrossEntropy("most")
+    with raises("loss-class-weights-unknown"):
+        BinaryCrossEntropy("balanced")(torch.zeros(2, 1), torch.zeros(2))

@@ -155,8 +155,6 @@ class LinkTarget(TaskTarget):
              lambda config: config.task.args.get("num_random_negatives") == "all",
              "num_random_negatives: all would encode all nodes for each group of links",
              "Leave it out, or set a number of negatives"),
-        Rule("loader-balanced-classes", "loader.train.balanced_seeds", lambda config: True,
-             "links have no classes", "Set it to false"),
     )
     # fmt: on
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from raygnn.config import Config
 from raygnn.config.registry import SLOTS
-from raygnn.config.section import Rule
 from raygnn.console import count
 from raygnn.data.arrays import extremes, thinned
 from raygnn.data.bundle import Bundle, SeedRows
@@ -133,15 +132,6 @@ class NodeTarget(label_target.LabelTarget):
     arguments: NodeTargetArguments
     output: NodeOutput
     seeds: SeedRows
-    # fmt: off
-    rules: ClassVar[tuple[Rule, ...]] = (
-        *label_target.LabelTarget.rules,
-        Rule("loader-balanced-full", "loader.train.balanced_seeds",
-             lambda config: config.sampling.is_full,
-             "a step of sampling.type=full has all seeds, each once",
-             "Set it to false, and class_weights of the loss to balanced"),
-    )
-    # fmt: on
 
     @classmethod
     def learns_times(cls, config: Config, times: DeclaredTimes) -> bool:
@@ -357,13 +347,13 @@ def _may_add_labels(
 ) -> bool:
     is_own = config.model.type in SLOTS["model"].names and config.model.type != "MLP"
     is_own = is_own and reads_messages(config)
-    is_plain = not config.losses and not config.loader.balances_seeds
+    is_plain = not config.losses
     can = is_own and is_plain and can_propagate(bundle, config, output)
     if arguments.propagate_labels and not can:
         rule = (
             f"labels spread between nodes with classes, on up to {_MAX_PRODUCTS:,} edges times "
             "classes, for raygnn's models that read messages, with the default loss, and without "
-            "sampling.temporal and loader.train.balanced_seeds"
+            "sampling.temporal"
         )
         key, remedy = "task.args.propagate_labels", "Leave it out"
         raise ConfigError.invalid(key, True, rule, remedy, id="task-propagate-labels")

@@ -77,8 +77,6 @@ class SelfSupervisedTarget(LabelTarget):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule("method-losses", "losses", lambda config: True,
              "the loss is that of task.args.method", "Remove it, and set task.args.method"),
-        Rule("method-balanced", "loader.train.balanced_seeds", lambda config: True,
-             "labels are not read in training", "Set it to false"),
     )
     # fmt: on
 

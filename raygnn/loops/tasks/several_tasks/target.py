@@ -86,8 +86,6 @@ def _path_in_tasks(path: KeyPath, name: str, entry: TaskEntry) -> KeyPath:
         return ("tasks", name, *path)
     if path[:2] == ("data", "splits") and entry.splits is not None:
         return ("tasks", name, *keys)
-    if path == ("loader", "train", "balanced_seeds"):
-        keys = ("balanced_seeds",)
     sections = entry.model_dump(include={"sampling", "loader"}, exclude_none=True)
     if value_at(sections, (section, *keys[:1])) is not MISSING:
         return ("tasks", name, section, *keys)
