@@ -266,7 +266,7 @@ _NOT_OF_THE_RESULT: tuple[KeyPath, ...] = (
     ("training", "log_every"),
     *LIMITS,  # a longer run begins as a shorter one
     ("training", "accumulate_grad_batches"),  # follows from the global batch size
-    *(("checkpoint", name) for name in ("resume", "policy", "every", "keep", "async_upload")),
+    *(("checkpoint", name) for name in ("resume", "policy", "every", "keep")),
 )
 
 

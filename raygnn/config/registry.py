@@ -102,8 +102,6 @@ _DECODERS = {
     "hadamard_mlp": "HadamardMLP",
     "distmult": "DistMult",
     "complex": "ComplEx",
-    "rotate": "RotatE",
-    "transe": "TransE",
 }
 _SELF_SUPERVISED = "raygnn.loops.tasks.self_supervised"
 _METHODS = {
@@ -112,7 +110,6 @@ _METHODS = {
     "bgrl": "two_views.BGRL",
     "grace": "two_views.GRACE",
     "graphmae": "reconstruction.GraphMAE",
-    "feature_reconstruction": "reconstruction.FeatureReconstruction",
 }
 _LOGGERS = {
     "tensorboard": "TensorBoard",

@@ -83,6 +83,7 @@ def _alone(config: Config, name: str, entry: TaskEntry) -> Config:
     )
 
 
+_CLASS_WEIGHTS = "Set losses to [{type: cross_entropy, args: {class_weights: balanced}}]"
 #: Keys that earlier commits saved with every config: the value that changed nothing, and what does
 #: today what other values did.
 REMOVED_KEYS: Mapping[KeyPath, tuple[Any, str]] = {
@@ -94,13 +95,19 @@ REMOVED_KEYS: Mapping[KeyPath, tuple[Any, str]] = {
     ("scaling", "gradients"): ("flat", "Remove it: one all-reduce sums the gradients of a step"),
     ("data", "refresh"): (False, "Run raygnn prepare snapshot before the training"),
     ("checkpoint", "keep_last_n"): (1, "Set checkpoint.keep"),
+    ("checkpoint", "async_upload"): (False, "Remove it, and save less often"),
+    ("loader", "train", "balanced_seeds"): (False, _CLASS_WEIGHTS),
+    ("model", "interaction", "deep"): ([], "Remove it: the encoder follows the cross layers"),
+    ("model", "interaction", "structure"): ("stacked", "Remove it"),
 }
 
 
 def drop_removed_keys(value: Mapping[str, Any]) -> list[Problem]:
     """Drops removed keys with the value that changed nothing. Returns a problem for each other."""
-    problems = []
-    for path, (default, remedy) in REMOVED_KEYS.items():
+    problems, keys = [], dict(REMOVED_KEYS)
+    for name in value.get("tasks") or ():
+        keys["tasks", name, "loader", "balanced_seeds"] = (None, _CLASS_WEIGHTS)
+    for path, (default, remedy) in keys.items():
         removed = value_at(value, path)
         if removed is MISSING:
             continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
@@ -36,7 +35,7 @@ from raygnn.config.training_section import (
     Scheduler,
     Training,
 )
-from raygnn.errors import Problem, RuleError
+from raygnn.errors import RuleError
 
 #: `task.type` of a run with `tasks`.
 SEVERAL_TASKS = "several_tasks"
@@ -110,20 +109,10 @@ class Interaction(Section):
         num_layers: Cross layers; n of them give products of up to n + 1 features.
         rank: Rank of the matrix of a cross layer; null is a full matrix, quadratic in the features'
             width.
-        deep: Widths of a perceptron's layers, after or parallel to the cross layers.
-        structure: Whether the perceptron reads the cross layers' output, or the features; then the
-            encoder reads both outputs.
     """
 
     num_layers: PositiveWhole = 2
     rank: PositiveWhole | None = None
-    deep: list[PositiveWhole] = Field(default_factory=list)
-    structure: Literal["stacked", "parallel"] = "stacked"
-
-    def broken_rules(self) -> Iterable[Problem]:
-        if self.structure == "parallel" and not self.deep:
-            rule, remedy = "there is no perceptron", "Set model.interaction.deep to its widths"
-            yield Problem(("structure",), rule, remedy, id="model-interaction-deep")
 
 
 class Model(Component):

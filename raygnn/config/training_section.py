@@ -240,7 +240,6 @@ class Checkpoint(Section):
         mode: Whether lower (min) or higher (max) is better; required with `monitor`.
         resume: auto, must, last, best, never, or the path or URI of a checkpoint or of a run; see
             checkpoints.md.
-        async_upload: Continue training while a thread writes a copy of the state.
         init_from: Initial weights of a new run; null is random initialisation.
     """
 
@@ -250,7 +249,6 @@ class Checkpoint(Section):
     monitor: Monitor | None = None
     mode: Literal["min", "max"] | None = None
     resume: Resume = "auto"
-    async_upload: bool = False
 
     init_from: InitFrom | None = None
 

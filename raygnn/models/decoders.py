@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
@@ -188,17 +187,7 @@ def _unit(rows: Tensor) -> Tensor:
     return functional.normalize(rows, dim=-1)
 
 
-# Least squared distance: the root of 0 has no gradient.
-_SMALLEST_SQUARE = 1e-12
-
-
-class _ComplexRows(Decoder):
-    def squared_moduli(self, rows: Tensor) -> Tensor:
-        real, imaginary = rows.chunk(2, dim=-1)
-        return real.square() + imaginary.square()
-
-
-class ComplEx(_ComplexRows, RelationRows, _Product):
+class ComplEx(RelationRows, _Product):
     """Complex Embeddings for Simple Link Prediction, arXiv:1606.06357, equation 11.
 
     Re(sum_c anchor_c relation_c conj(target_c)). The first half of a row is the real parts, the
@@ -210,101 +199,27 @@ class ComplEx(_ComplexRows, RelationRows, _Product):
 
     def __init__(self, in_channels: int, num_relations: int = 1) -> None:
         super().__init__(in_channels, num_relations)
-        _check_even("complex", in_channels)
+        if in_channels % 2:
+            key, rule = (
+                "task.args.decoder.type",
+                f"it reads rows of complex numbers, and embeddings have {in_channels} channels",
+            )
+            remedy = "Set model.args.out_channels to an even number"
+            raise ConfigError.invalid(key, "complex", rule, remedy, id="model-complex-channels")
         self.relation = nn.Parameter(torch.empty(num_relations, in_channels))
         nn.init.normal_(self.relation, std=in_channels**-0.5)  # as rows of nodes
 
-    def moved(self, anchor_rows: Tensor, relation: Tensor | int) -> Tensor:
-        return _product(anchor_rows, self.relation_rows(relation))
-
-
-class _Distance(Decoder):
-    """Scores by the Euclidean distance between target and transformed anchor.
-
-    All distances need one matrix product, while a sum of moduli would need num_anchors *
-    num_candidates * in_channels numbers.
-    """
-
-    def __init__(self, in_channels: int, num_relations: int = 1, margin: float = 9.0) -> None:
-        super().__init__(in_channels, num_relations)
-        self.margin = margin
-
-    @abstractmethod
-    def moved(self, anchor_rows: Tensor, relation: Tensor | int) -> Tensor:
-        """Anchors translated by the relation, [num_anchors, in_channels]."""
-
-    def score_pairs(
-        self, anchor_rows: Tensor, target_rows: Tensor, relation: Tensor | int = 0
-    ) -> Tensor:
-        square = (self.moved(anchor_rows, relation) - target_rows).square().sum(dim=-1)
-        return self.margin - square.clamp(min=_SMALLEST_SQUARE).sqrt()
-
-    def score_all(
-        self, anchor_rows: Tensor, candidate_rows: Tensor, relation: Tensor | int = 0
-    ) -> Tensor:
-        moved = self.moved(anchor_rows, relation)
-        lengths = candidate_rows.square().sum(dim=-1)
-        square = torch.addmm(lengths, moved, candidate_rows.T, alpha=-2)
-        square = square + moved.square().sum(dim=-1, keepdim=True)
-        return self.margin - square.clamp(min=_SMALLEST_SQUARE).sqrt()
-
-
-class TransE(RelationRows, _Distance):
-    """Translating Embeddings (Bordes et al., NeurIPS 2013): margin - |anchor + relation - target|.
-
-    The distance is Euclidean.
-
-    Args:
-        margin: score of a distance of 0. A softmax does not read it, a binary cross-entropy does.
-    """
-
-    def __init__(self, in_channels: int, num_relations: int = 1, margin: float = 9.0) -> None:
-        super().__init__(in_channels, num_relations, margin)
-        self.relation = nn.Parameter(torch.empty(num_relations, in_channels))
-        nn.init.normal_(self.relation, std=in_channels**-0.5)  # as rows of nodes
+    def squared_moduli(self, rows: Tensor) -> Tensor:
+        real, imaginary = rows.chunk(2, dim=-1)
+        return real.square() + imaginary.square()
 
     def moved(self, anchor_rows: Tensor, relation: Tensor | int) -> Tensor:
-        return anchor_rows + self.relation_rows(relation)
-
-
-class RotatE(_ComplexRows, _Distance):
-    """RotatE, arXiv:1902.10197: margin - |anchor * relation - target|, relations of modulus 1.
-
-    The first half of a row is the real parts, the second half the imaginary parts. The distance is
-    Euclidean; the paper sums moduli.
-
-    Args:
-        margin: score of a distance of 0. A softmax does not read it, a binary cross-entropy does.
-    Raises:
-        ConfigError: `in_channels` is odd.
-    """
-
-    def __init__(self, in_channels: int, num_relations: int = 1, margin: float = 9.0) -> None:
-        super().__init__(in_channels, num_relations, margin)
-        _check_even("rotate", in_channels)
-        self.phase = nn.Parameter(torch.empty(num_relations, in_channels // 2))
-        nn.init.uniform_(self.phase, -math.pi, math.pi)
-
-    def moved(self, anchor_rows: Tensor, relation: Tensor | int) -> Tensor:
-        self.check_relation(relation)
-        phase = self.phase[relation]
-        return _product(anchor_rows, torch.cat([phase.cos(), phase.sin()], dim=-1))
-
-
-def _product(rows: Tensor, relation_rows: Tensor) -> Tensor:
-    real, imaginary = rows.chunk(2, dim=-1)
-    of_real, of_imaginary = relation_rows.chunk(2, dim=-1)
-    return torch.cat(
-        [real * of_real - imaginary * of_imaginary, real * of_imaginary + imaginary * of_real],
-        dim=-1,
-    )
-
-
-def _check_even(name: str, in_channels: int) -> None:
-    if in_channels % 2:
-        rule = f"it reads rows of complex numbers, and embeddings have {in_channels} channels"
-        key, remedy = "task.args.decoder.type", "Set model.args.out_channels to an even number"
-        raise ConfigError.invalid(key, name, rule, remedy, id="model-complex-channels")
+        real, imaginary = anchor_rows.chunk(2, dim=-1)
+        of_real, of_imaginary = self.relation_rows(relation).chunk(2, dim=-1)
+        return torch.cat(
+            [real * of_real - imaginary * of_imaginary, real * of_imaginary + imaginary * of_real],
+            dim=-1,
+        )
 
 
 # Scores that are held at a time, 32 MB of float64, and candidates.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -22,54 +22,20 @@ class CrossNetwork(nn.Module):
 
     def __init__(self, channels: int, num_layers: int = 2, rank: int | None = None) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(_product(channels, rank) for _ in range(num_layers))
+        layers = nn.ModuleList(_product(channels, rank) for _ in range(num_layers))
+        self.cross = nn.ModuleDict({"layers": layers})  # names in saved models
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        layers: nn.ModuleList = self.cross["layers"]  # type: ignore[assignment]
+        return layers
 
     def forward(self, x: Tensor) -> Tensor:
+        x = x.to(next(self.parameters()).dtype)
         crossed = x
         for layer in self.layers:
             crossed = x * layer(crossed) + crossed
         return crossed
-
-
-class FeatureInteraction(nn.Module):
-    """A cross network, alone, followed by a perceptron, or parallel to one.
-
-    Args:
-        in_channels: width of the input.
-        num_layers, rank: see `CrossNetwork`.
-        deep: widths of the perceptron's layers, each a linear map and ReLU; empty for none.
-        is_parallel: the perceptron reads the features, and both outputs are concatenated. Otherwise
-            it reads the cross network's output.
-
-    Source: DCN V2, arXiv:2008.13535, figure 1.
-    """
-
-    def __init__(
-        self,
-        in_channels: int,
-        num_layers: int = 2,
-        rank: int | None = None,
-        deep: Sequence[int] = (),
-        *,
-        is_parallel: bool = False,
-    ) -> None:
-        super().__init__()
-        self.cross = CrossNetwork(in_channels, num_layers, rank)
-        widths = [in_channels, *deep]
-        parts: list[nn.Module] = []
-        for i, width in enumerate(deep):
-            parts += [nn.Linear(widths[i], width), nn.ReLU()]
-        self.deep = nn.Sequential(*parts)
-        self._is_parallel = is_parallel
-        self.out_channels = in_channels + widths[-1] if is_parallel else widths[-1]
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x.to(next(self.parameters()).dtype)
-        crossed = self.cross(x)
-        if self._is_parallel:
-            return torch.cat([crossed, self.deep(x)], dim=-1)
-        out: Tensor = self.deep(crossed)
-        return out
 
 
 def _product(channels: int, rank: int | None) -> nn.Module:

@@ -11,7 +11,7 @@ from torch_geometric.nn.module_dict import ModuleDict
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.models.encoder import BlockEncoder, keep_in_graph
-from raygnn.models.feature_layers import CategoryInputs, FeatureInteraction
+from raygnn.models.feature_layers import CategoryInputs, CrossNetwork
 from raygnn.models.relative_time import RelativeTime
 from raygnn.models.sparse_input import Features, dense
 from raygnn.models.subgraph_module import SubgraphModule, TypedSubgraphModule, takes_dictionaries
@@ -37,7 +37,7 @@ class GraphEncoder(nn.Module):
         self,
         encoder: nn.Module,
         categories: Mapping[str, CategoryInputs] = MappingProxyType({}),
-        interactions: Mapping[str, FeatureInteraction] = MappingProxyType({}),
+        interactions: Mapping[str, CrossNetwork] = MappingProxyType({}),
         relative_time: RelativeTime | None = None,
         *,
         widths: Mapping[str, int] = MappingProxyType({}),

@@ -104,7 +104,7 @@ def test_links_compete_with_all_nodes(tmp_path, graph, masks, seeds):
     task.close()
 
 
-@pytest.mark.parametrize("decoder", ["complex", *slow("distmult", "rotate", "transe")])
+@pytest.mark.parametrize("decoder", ["complex", *slow("distmult")])
 def test_learnable_links_are_learnt(tmp_path, decoder):
     # Each relation leads from a node to one of 5 of its own, by the node's class: who knows the
     # node's other links knows the class.
@@ -118,10 +118,9 @@ def test_learnable_links_are_learnt(tmp_path, decoder):
     assert found["test/full_mrr"] > 0.5
 
 
-@pytest.mark.parametrize("decoder", ["complex", *slow("transe")])
-def test_noise_gives_chance(tmp_path, decoder):
+def test_noise_gives_chance(tmp_path):
     uri = write_graph(tmp_path, noise=True)
-    config = _config(tmp_path, uri, task={"decoder": {"type": decoder}}, training__max_epochs=8)
+    config = _config(tmp_path, uri, training__max_epochs=8)
     found = raygnn.train.fit(config).metrics
     chance = sum(1 / place for place in range(1, NUM_NODES + 1)) / NUM_NODES
     # about 100 links, of which the reciprocal rank spreads by 0.19 at random

@@ -64,14 +64,13 @@ def _assert_same_bits(config: dict, straight: dict) -> None:
     assert one == other
 
 
-@pytest.mark.parametrize(("world_size", "rank", "in_thread"), [(2, 1, True), (3, 0, False)])
+@pytest.mark.parametrize(("world_size", "rank"), [(2, 1), (3, 0)])
 def test_a_signal_to_one_rank_stops_all_and_a_second_start_ends_alike(
-    ranks, small_bundle_path, tmp_path, world_size, rank, in_thread
+    ranks, small_bundle_path, tmp_path, world_size, rank
 ):
-    uploads = {"checkpoint": {"async_upload": in_thread}}  # what is under way is finished first
-    straight = _config(tmp_path / "straight", world_size, step=5, **uploads)
+    straight = _config(tmp_path / "straight", world_size, step=5)
     ranks.run(run_rank, world_size, straight, small_bundle_path)
-    config = _config(tmp_path / "stopped", world_size, step=5, rank=rank, **uploads)
+    config = _config(tmp_path / "stopped", world_size, step=5, rank=rank)
     (tmp_path / "stopped" / "kill").touch()
     with pytest.raises(RuntimeError, match=r"PreemptedError: .* SIGTERM .*\[run-stopped\]"):
         ranks.run(run_rank, world_size, config, small_bundle_path)

@@ -34,7 +34,7 @@ from tests.small_runs import (
 )
 from tests.tiers import slow
 
-METHODS = ("barlow_twins", "cca_ssg", "bgrl", "grace", "graphmae", "feature_reconstruction")
+METHODS = ("barlow_twins", "cca_ssg", "bgrl", "grace", "graphmae")
 #: The first trains a second encoder; the second has a loss of all micro-batches.
 USUAL = ("bgrl", "cca_ssg")
 ALL_METHODS = [*USUAL, *slow(*(method for method in METHODS if method not in USUAL))]

@@ -130,7 +130,7 @@ _FOLLOWS = {
     },
 }
 _RATING = {"type": "edge_prediction", "args": {}}
-_SSL = ("barlow_twins", "cca_ssg", "bgrl", "grace", "graphmae", "feature_reconstruction")
+_SSL = ("barlow_twins", "cca_ssg", "bgrl", "grace", "graphmae")
 _SPARSE_ROWS = _model("LightGCN", sparse_embeddings=True)
 _SAMPLING: dict[str, dict[str, Any]] = {
     "labor": {"sampling": {"type": "labor", "fanouts": [4, 3]}},
@@ -207,7 +207,7 @@ CASES: dict[str, Case] = {
     ),
     **{
         f"decoder {name}": _links(decoder={"type": name}, negatives="degree")
-        for name in ("inner_product", "cosine", "hadamard_mlp", "distmult", "rotate", "transe")
+        for name in ("inner_product", "cosine", "hadamard_mlp", "distmult")
     },
     "logQ": _links("retrieval", logq_correction=True),
     # 13 batches, and the blocks of the exact encoding

@@ -22,7 +22,7 @@ from raygnn.errors import ConfigError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.find_inputs import MOST_EVENT_COLUMNS, model_class_of
 from raygnn.models.encoder import MLP
-from raygnn.models.feature_layers import FeatureInteraction, category_inputs
+from raygnn.models.feature_layers import CrossNetwork, category_inputs
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.graph_inputs import is_encoder
 from raygnn.models.hetero_encoder import HeteroEncoder
@@ -94,7 +94,6 @@ def build_encoder(
     categories = category_inputs(bundle, spec.feature)
     widths = spec.widths | {name: inputs.out_channels for name, inputs in categories.items()}
     interactions = _interactions(config, spec, widths)
-    widths |= {name: inputs.out_channels for name, inputs in interactions.items()}
     times = _relative_time(spec, widths)
     if times is not None:
         widths |= {t: widths.get(t, 0) + times.channels(t) for t in times.node_types}
@@ -211,7 +210,7 @@ def _find_dates(spec: ModelSpec, node_type: str) -> list[DateColumn]:
 
 def _interactions(
     config: Config, spec: ModelSpec, widths: Mapping[str, int]
-) -> dict[str, FeatureInteraction]:
+) -> dict[str, CrossNetwork]:
     """Cross layers by node type with features. Raises a ConfigError without any."""
     pairs = config.model.interaction
     if pairs is None:
@@ -223,13 +222,7 @@ def _interactions(
             f"model.type={config.model.type!r} reads none here. Remove it. "
             "[model-interaction-features]"
         )
-    is_parallel = pairs.structure == "parallel"
-    return {
-        name: FeatureInteraction(
-            widths[name], pairs.num_layers, pairs.rank, pairs.deep, is_parallel=is_parallel
-        )
-        for name in read
-    }
+    return {name: CrossNetwork(widths[name], pairs.num_layers, pairs.rank) for name in read}
 
 
 #: Arguments of an encoder that say nothing of a single layer.

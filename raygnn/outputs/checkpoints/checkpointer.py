@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import secrets
-import threading
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from raygnn.config.training_section import Checkpoint
 from raygnn.console import say, warn
 from raygnn.data.filesystem import redact
-from raygnn.errors import CheckpointError, PreemptedError
+from raygnn.errors import CheckpointError
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.engine import Engine
@@ -22,7 +19,6 @@ from raygnn.outputs.checkpoints.store import (
     CONFIG,
     STATE,
     CheckpointStore,
-    File,
     encode,
     find_checkpoint,
     gather_files,
@@ -35,43 +31,8 @@ from raygnn.outputs.run_folder import RunFolder
 from raygnn.parallel.agreement import agreement, made_by_rank_0
 
 
-class Uploads:
-    """Runs storage-only work in a thread, one at a time, and stores its exception."""
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="raygnn-upload")
-        self._running: Future[None] | None = None
-        #: Set when the upload is abandoned; the upload thread polls it.
-        self.given_up = threading.Event()
-
-    def start(self, work: Callable[[], None]) -> None:
-        assert self._running is None
-        self._running = self._pool.submit(work)
-
-    def raise_failure(self) -> None:
-        if self._running is not None and self._running.done():
-            self._running.result()
-
-    def wait(self) -> None:
-        running, self._running = self._running, None
-        if running is not None:
-            running.result()
-
-    def close(self) -> None:
-        self._pool.shutdown(wait=True)
-
-
-# Interval at which rank 0 checks for the files of other ranks.
-_POLL_S = 0.25
-
-
 class Checkpointer(Callback):
     """Saves an engine into its run folder, and restores it from there.
-
-    With `checkpoint.async_upload`, a checkpoint is copied in memory immediately and written by a
-    thread of each rank; rank 0's thread finishes it when the files of all ranks exist. Nothing
-    older is deleted before. Threads make no collective calls; the hooks here report their failures
-    to the engine.
 
     Collective: all ranks must make one, and make every call.
     """
@@ -89,12 +50,9 @@ class Checkpointer(Callback):
         self._scores: dict[str, float] = {}
         self._best: str | None = None
         self._passed_over: dict[str, str] = {}
-        self._uploads = Uploads()
-        self._uploading: str | None = None
 
     def __call__(self, engine: Engine, report: dict[str, float], improved: bool) -> None:
         """Writes a checkpoint and reports it. Collective: all ranks must call."""
-        self._settle(engine)
         name, tracker = self._next_name(engine), engine.best.tracker
         keep = self._settings.keep
         retention = Retention(self._settings.policy, keep.last, keep.best, tracker.mode)
@@ -106,32 +64,13 @@ class Checkpointer(Callback):
         state = engine.state_dict()
         with agreement(f"writing checkpoint {name}", CheckpointError):
             parts = self._parts(engine, state)
-            if not self._settings.async_upload:
-                self._store.write_parts(name, parts)
+            self._store.write_parts(name, parts)
         files = gather_files(parts)
-        if self._settings.async_upload:
-            self._uploading = name
-            self._uploads.start(lambda: self._upload(name, parts, files, retention))
-            self._context.report(report, None)
-            return
         with agreement(f"finishing checkpoint {name}", CheckpointError):
             if self._context.rank == 0:
                 self._finish(name, files, retention)
         engine.callbacks.call("on_checkpoint_written", name)
         self._context.report(report, self._store.path_of(name))
-
-    def on_train_step_start(self, engine: Engine) -> None:
-        self._uploads.raise_failure()
-
-    def on_train_end(self, engine: Engine) -> None:
-        self._settle(engine)
-
-    def on_exception(self, engine: Engine, error: BaseException) -> None:
-        if not isinstance(error, PreemptedError):  # after a preemption, all ranks can still write
-            self._uploads.given_up.set()
-
-    def on_shutdown(self, engine: Engine) -> None:
-        self._uploads.close()
 
     def restore(self, engine: Engine, resume: str) -> bool:
         """Restores an engine to the position of its run; returns whether it had a checkpoint.
@@ -194,30 +133,7 @@ class Checkpointer(Callback):
                 parts[SPEC_FILE] = engine.task.spec.to_json().encode()
         return parts
 
-    def _settle(self, engine: Engine) -> None:
-        """Waits for the checkpoint that is being uploaded. Collective: all ranks must call."""
-        # Rank 0's thread waits for the others' files: first they say whether these will come.
-        for is_turn in (self._context.rank != 0, self._context.rank == 0):
-            with agreement(f"uploading checkpoint {self._uploading}", CheckpointError):
-                if is_turn:
-                    self._uploads.wait()
-        name, self._uploading = self._uploading, None
-        if name is not None:
-            engine.callbacks.call("on_checkpoint_written", name)
-
-    def _upload(
-        self, name: str, parts: dict[str, bytes], files: dict[str, File], retention: Retention
-    ) -> None:
-        self._store.write_parts(name, parts)
-        if self._context.rank == 0:
-            while not self._store.is_written(name, files):
-                if self._uploads.given_up.wait(_POLL_S):
-                    raise CheckpointError(
-                        f"checkpoint {name} was abandoned: a rank was lost [checkpoint-given-up]"
-                    )
-            self._finish(name, files, retention)
-
-    def _finish(self, name: str, files: dict[str, File], retention: Retention) -> None:
+    def _finish(self, name: str, files: dict[str, str], retention: Retention) -> None:
         with self._folder.held():
             self._store.finish(name, files, self._context.world_size)
             self._point(name)

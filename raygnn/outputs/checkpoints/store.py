@@ -7,7 +7,6 @@ import io
 import json
 import pickle
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ from raygnn import __version__
 from raygnn.data.filesystem import (
     delete,
     exists,
-    file_size,
     folder_names,
     join,
     open_fs,
@@ -37,12 +35,6 @@ from raygnn.parallel.sharded_tables import ShardedTables
 STATE = "state.pt"
 CONFIG = "config.yaml"
 FORMAT = "raygnn/checkpoint-v1"
-
-
-@dataclass(frozen=True)
-class File:
-    sha256: str
-    num_bytes: int
 
 
 class CheckpointStore:
@@ -67,15 +59,11 @@ class CheckpointStore:
         for file, content in parts.items():
             write_bytes(join(self.uri, name, file), content)
 
-    def is_written(self, name: str, files: dict[str, File]) -> bool:
-        folder = join(self.uri, name)
-        return all(file_size(join(folder, n)) == file.num_bytes for n, file in files.items())
-
-    def finish(self, name: str, files: dict[str, File], world_size: int) -> None:
+    def finish(self, name: str, files: dict[str, str], world_size: int) -> None:
         """Completes a checkpoint with its manifest, after all files are written. Rank 0 only."""
         manifest = {
             "format": FORMAT,
-            "files": {file: content.sha256 for file, content in files.items()},
+            "files": files,
             "world_size": world_size,
             "versions": {"raygnn": __version__, "torch": torch.__version__},
         }
@@ -251,12 +239,9 @@ def decode(content: bytes, uri: str) -> dict[Any, Any]:
     ) from cause
 
 
-def gather_files(parts: dict[str, bytes]) -> dict[str, File]:
-    """Files of all ranks, by name. Collective: all ranks must call."""
-    files = {
-        name: File(hashlib.sha256(content).hexdigest(), len(content))
-        for name, content in parts.items()
-    }
+def gather_files(parts: dict[str, bytes]) -> dict[str, str]:
+    """sha256 of the files of all ranks, by name. Collective: all ranks must call."""
+    files = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
     return {name: file for part in collectives.gather_objects(files) for name, file in part.items()}
 
 

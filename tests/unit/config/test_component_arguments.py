@@ -64,7 +64,7 @@ def test_the_schema_holds_for_the_examples(path: Path, schema: Any) -> None:
         "model: {type: my_pkg.Model, args: {anything: 1}}",
         "task: {type: link_prediction, args: {edge_type: [a__b__c]}}",
         "task: {type: link_prediction, args: {decoder: cosine}}",
-        "task: {type: link_prediction, args: {decoder: {type: rotate, args: {num_relations: 3}}}}",
+        "task: {type: link_prediction, args: {decoder: {type: complex, args: {num_relations: 3}}}}",
         "losses: [{type: margin, args: {margin: 1}, weight: 2.0}, bpr]",
         "loggers: [{type: wandb, args: {project: p, entity: e}}]",
         "metrics: [{type: hits, args: {ks: [1, 3]}}, mrr]",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -27,7 +26,7 @@ from raygnn.loops.early_stopping import BestTracker, BestWeights
 from raygnn.loops.position import Position
 from raygnn.outputs import run_folder as run_folder_module
 from raygnn.outputs.checkpoints import store as store_module
-from raygnn.outputs.checkpoints.checkpointer import Checkpointer, Uploads
+from raygnn.outputs.checkpoints.checkpointer import Checkpointer
 from raygnn.outputs.checkpoints.store import CheckpointStore
 from raygnn.outputs.run_start import open_run_folder
 from raygnn.parallel.sharded_tables import ShardedTables
@@ -196,22 +195,3 @@ def test_a_checkpoint_of_another_model_names_the_weights(tmp_path):
     uri = join(store.uri, store.names()[0])
     with raises("resume-other-model", "0.weight", "0.bias", "the model has no weight"):
         _checkpointer(str(tmp_path / "other")).restore(other, uri)
-
-
-def test_uploads_run_beside_the_caller_and_raise_when_they_are_asked() -> None:
-    uploads, go = Uploads(), threading.Event()
-
-    def work() -> None:
-        assert go.wait(5)
-        raise OSError("the store is gone")
-
-    uploads.start(work)
-    uploads.raise_failure()  # not yet
-    go.set()
-    with pytest.raises(OSError, match="the store is gone"):
-        uploads.wait()
-    uploads.wait()  # for nothing
-    uploads.start(work)
-    uploads.close()
-    with pytest.raises(OSError, match="the store is gone"):
-        uploads.raise_failure()

@@ -11,7 +11,6 @@ from raygnn.models.encoder import MLP
 from raygnn.models.feature_layers import (
     CategoryInputs,
     CrossNetwork,
-    FeatureInteraction,
     embedding_channels,
 )
 from raygnn.models.graph_encoder import GraphEncoder
@@ -58,33 +57,12 @@ def test_layers_raise_the_degree_by_one():
     assert found[3].abs().min() > 1e-6
 
 
-def test_deep_layers_are_behind_or_beside():
-    torch.manual_seed(0)
-    x = torch.randn(6, 3)
-    stacked = FeatureInteraction(3, 1, deep=[5, 4])
-    first, second = stacked.deep[0], stacked.deep[2]
-    hidden = torch.relu(second(torch.relu(first(stacked.cross(x)))))
-    torch.testing.assert_close(stacked(x), hidden)
-    assert stacked.out_channels == 4
-
-    parallel = FeatureInteraction(3, 1, deep=[5, 4], is_parallel=True)
-    out = parallel(x)
-    assert out.shape == (6, parallel.out_channels) == (6, 7)
-    torch.testing.assert_close(out[:, :3], parallel.cross(x))
-    torch.testing.assert_close(out[:, 3:], parallel.deep(x))
-
-    alone = FeatureInteraction(3)
-    assert alone.out_channels == 3
-    torch.testing.assert_close(alone(x), alone.cross(x))
-    assert len(alone.cross.layers) == 2
-
-
 def test_it_crosses_what_categories_give():
     torch.manual_seed(0)
     categories = CategoryInputs(3, {1: 5})
-    interaction = FeatureInteraction(categories.out_channels)
+    interaction = CrossNetwork(categories.out_channels)
     encoder = GraphEncoder(
-        MLP(interaction.out_channels, 2, 8), {"user": categories}, {"user": interaction}
+        MLP(categories.out_channels, 2, 8), {"user": categories}, {"user": interaction}
     )
     x = torch.tensor([[0.5, 3.0, -1.0], [2.0, 0.0, 1.0]])
     torch.testing.assert_close(encoder.embed("user", x), interaction(categories(x)))
@@ -94,7 +72,7 @@ def test_it_crosses_what_categories_give():
 
 
 def test_what_is_refused():
-    encoder = GraphEncoder(MLP(3, 2, 8), interactions={"user": FeatureInteraction(3)})
+    encoder = GraphEncoder(MLP(3, 2, 8), interactions={"user": CrossNetwork(3)})
     with raises("model-to-pyg", "model.interaction"):
         to_pyg(encoder, "MLP")
 

@@ -1,4 +1,4 @@
-"""Methods that reconstruct hidden features of nodes."""
+"""The method that reconstructs hidden features of nodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -24,7 +24,6 @@ from raygnn.sampling.blocks import hetero_blocks_of
 from raygnn.sampling.views import (
     drawn,
     drop_edges,
-    mask_features,
     places_drawn,
     view_key,
     with_hop_of_seeds,
@@ -36,37 +35,6 @@ Power = Annotated[float, Field(ge=1)]
 # Added to the squared norm of decoded rows: a node whose neighbors are all masked has a row of
 # zeros, at which the gradient of a cosine is unbounded.
 _LEAST_NORM = 1e-2
-
-
-class _Reconstruction(Method):
-    def __init__(self, setting: Setting, **options: Any) -> None:
-        super().__init__(setting, **options)
-        if not setting.num_features:
-            raise ConfigError(
-                "task.args.method is invalid: it reconstructs features, but nodes of type "
-                f"{setting.node_type!r} have no numeric ones. Set another one. [method-no-features]"
-            )
-
-    def draw(self, batch: NodeBatch) -> NodeBatch:
-        view = drop_edges(batch, self.options.drop_edges, view_key(batch, 0))
-        return replace(batch, views=(view,))
-
-    def features(self, encoder: GraphEncoder, batch: NodeBatch) -> Tensor:
-        """[num_nodes, num_features] of all nodes of the seeds' type, without categories."""
-        x = dense(batch.nodes[self.node_type].columns["x"])
-        if self.node_type not in encoder.categories:
-            return x
-        numbers: Tensor = encoder.categories[self.node_type].numbers
-        return x[:, numbers]
-
-    def loss(
-        self, batch: NodeBatch, rows: dict[str, Tensor], offered: Candidates | None
-    ) -> tuple[Tensor, float]:
-        found, features = (in_full_precision(rows[name]) for name in ("found", "features"))
-        unit = found / (found.square().sum(dim=1, keepdim=True) + _LEAST_NORM**2).sqrt()
-        cosine = (unit * functional.normalize(features)).sum(dim=1)
-        error = (1 - cosine).clamp(min=0) ** self.options.alpha
-        return error.sum(), float(len(error))
 
 
 class GraphMAEOptions(Arguments):
@@ -85,7 +53,7 @@ class GraphMAEOptions(Arguments):
     drop_edges: Share = 0.0
 
 
-class GraphMAE(_Reconstruction):
+class GraphMAE(Method):
     """Masked autoencoder: reconstructs the features of masked nodes from their neighborhood.
 
     Masked nodes have a learned token as features. Their embeddings are set to 0 before a message
@@ -103,6 +71,11 @@ class GraphMAE(_Reconstruction):
 
     def __init__(self, setting: Setting, **options: Any) -> None:
         super().__init__(setting, **options)
+        if not setting.num_features:
+            raise ConfigError(
+                "task.args.method is invalid: it reconstructs features, but nodes of type "
+                f"{setting.node_type!r} have no numeric ones. Set another one. [method-no-features]"
+            )
         categories = setting.encoder.categories
         width = setting.num_features
         if setting.node_type in categories:
@@ -129,8 +102,25 @@ class GraphMAE(_Reconstruction):
             "features": self.features(encoder, batch)[chosen],
         }
 
+    def features(self, encoder: GraphEncoder, batch: NodeBatch) -> Tensor:
+        """[num_nodes, num_features] of all nodes of the seeds' type, without categories."""
+        x = dense(batch.nodes[self.node_type].columns["x"])
+        if self.node_type not in encoder.categories:
+            return x
+        numbers: Tensor = encoder.categories[self.node_type].numbers
+        return x[:, numbers]
+
+    def loss(
+        self, batch: NodeBatch, rows: dict[str, Tensor], offered: Candidates | None
+    ) -> tuple[Tensor, float]:
+        found, features = (in_full_precision(rows[name]) for name in ("found", "features"))
+        unit = found / (found.square().sum(dim=1, keepdim=True) + _LEAST_NORM**2).sqrt()
+        cosine = (unit * functional.normalize(features)).sum(dim=1)
+        error = (1 - cosine).clamp(min=0) ** self.options.alpha
+        return error.sum(), float(len(error))
+
     def draw(self, batch: NodeBatch) -> NodeBatch:
-        batch = super().draw(batch)
+        view = drop_edges(batch, self.options.drop_edges, view_key(batch, 0))
         nodes, seeds = batch.nodes[self.node_type], batch.seed_index
         is_masked = self._is_masked(batch)
         masks = {"masked seeds": seeds[is_masked[seeds]]}
@@ -139,7 +129,7 @@ class GraphMAE(_Reconstruction):
             (rows,) = swapped.nonzero(as_tuple=True)
             others = places_drawn(nodes.n_id[rows], len(nodes.n_id), view_key(batch, 3))
             masks |= {"swapped": rows, "swapped for": others}
-        return replace(batch, drawn=masks)
+        return replace(batch, views=(view,), drawn=masks)
 
     def _is_masked(self, batch: NodeBatch) -> Tensor:
         return drawn(batch.nodes[self.node_type].n_id, self.options.mask, view_key(batch, 1))
@@ -156,48 +146,3 @@ class GraphMAE(_Reconstruction):
         changed = {**batch.nodes}
         changed[self.node_type] = replace(nodes, columns={**nodes.columns, "x": shown})
         return replace(batch, nodes=changed)
-
-
-class FeatureReconstructionOptions(Arguments):
-    """Arguments of `FeatureReconstruction`.
-
-    Attributes:
-        drop_edges: share of dropped edges.
-        mask_features: share of the feature columns that are 0.
-        hidden_channels: width of the decoder's hidden layer. Default: that of the embeddings.
-        alpha: power of the cosine error.
-    """
-
-    drop_edges: Share = 0.3
-    mask_features: Share = 0.5
-    hidden_channels: PositiveInt | None = None
-    alpha: Power = 3.0
-
-
-class FeatureReconstruction(_Reconstruction):
-    """Denoising: reconstructs the features of a node from its embedding in a view.
-
-    The view drops edges and hides feature columns. A perceptron decodes.
-
-    Raises:
-        ConfigError: the nodes have no features.
-    """
-
-    Options = FeatureReconstructionOptions
-
-    def __init__(self, setting: Setting, **options: Any) -> None:
-        super().__init__(setting, **options)
-        width = self.options.hidden_channels or setting.channels
-        self.decoder = nn.Sequential(
-            nn.Linear(setting.channels, width), nn.PReLU(), nn.Linear(width, setting.num_features)
-        )
-
-    def rows(self, encoder: GraphEncoder, batch: NodeBatch) -> dict[str, Tensor]:
-        (view,) = self.drawn(batch).views
-        view = mask_features(view, self.options.mask_features, view_key(batch, 1))
-        embeddings = self.embed(encoder, view)
-        return {
-            "embeddings": embeddings.detach(),
-            "found": self.decoder(embeddings),
-            "features": self.features(encoder, batch)[batch.seed_index],
-        }

@@ -74,7 +74,7 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
     training nodes, with its penalty chosen on the validation nodes. Metrics are those of the probe.
 
     Args:
-        method: barlow_twins, cca_ssg, bgrl, grace, graphmae or feature_reconstruction.
+        method: barlow_twins, cca_ssg, bgrl, grace or graphmae.
         target: node type to embed. Default: the only one, or the only one with labels.
         label: label column that the probe predicts. Default: the only one. Without labels or
             splits, there is no probe.
