@@ -105,7 +105,8 @@ REMOVED_KEYS: Mapping[KeyPath, tuple[Any, str]] = {
 def drop_removed_keys(value: Mapping[str, Any]) -> list[Problem]:
     """Drops removed keys with the value that changed nothing. Returns a problem for each other."""
     problems, keys = [], dict(REMOVED_KEYS)
-    for name in value.get("tasks") or ():
+    tasks = value.get("tasks")
+    for name in tasks if isinstance(tasks, Mapping) else ():
         keys["tasks", name, "loader", "balanced_seeds"] = (None, _CLASS_WEIGHTS)
     for path, (default, remedy) in keys.items():
         removed = value_at(value, path)

@@ -1,4 +1,4 @@
-"""Explanations of predictions by neighbors and columns, with `torch_geometric.explain`."""
+"""Explanations of predictions by edges and columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from raygnn.data.manifest import Manifest
 from raygnn.data.tables.read_ids import original_ids
 from raygnn.errors import ConfigError
 from raygnn.inference.applied_model import AppliedModel
-from raygnn.inference.explain.gnn_explainer import build_explainer, importance
 from raygnn.inference.explain.inputs import Element, InputNames, Words
 from raygnn.inference.explain.masked_model import MaskedModel, typical_rows
 from raygnn.inference.explain.options import ExplainOptions
@@ -34,7 +33,7 @@ from raygnn.loops.tasks.label_target import LabelOutput
 from raygnn.sampling.batch import Batch
 
 #: Tables of explanations.
-TABLES = ("predictions", "parts", "edges", "neighbors", "columns")
+TABLES = ("predictions", "parts", "edges", "columns")
 LABELS = "labels"  # the part of the labels around a node
 _STANDS_OUT = 0.1  # of a logit, from which on a sentence names a column
 _SHARE_OF_STD = 0.05  # the same for numbers, as a share of their standard deviation
@@ -48,14 +47,12 @@ class Explanations:
     Attributes:
         predictions: a row for each node: `id` (`from_id` and `to_id` for a pair, in all tables),
             `prediction`; `score`, the probability of that class or the value; `score_kept` and
-            `score_removed`, the same with only the explanation and without it; `fidelity_plus` and
-            `fidelity_minus`, 1 if the prediction changes without it, and with only it (null for
-            regression); `num_edges` of the neighborhood; `sentence`, the explanation in words.
+            `score_removed`, the same with only the explanation and without it; `num_edges` of the
+            neighborhood; `sentence`, the explanation in words.
         parts: `id`, `part`, what predicts (`gnn`, `lightgbm`, ...), its `weight`, and its `score`
             alone.
         edges: `id`, `edge_type`, `source_id`, `target_id`, `importance`, and `kept`: whether the
             edge is in the explanation. In the direction of messages, the most important first.
-        neighbors: `id`, `node_type`, `neighbor_id`, `importance` of its most important edge.
         columns: `id`, `part`, `node_type`, `table`, `column`, `element` of a list column (else
             null), `value` of the explained node, `importance` in the part, `effect`, `kept`. The
             most important of each part first.
@@ -66,7 +63,6 @@ class Explanations:
     predictions: Table
     parts: Table
     edges: Table
-    neighbors: Table
     columns: Table
     records: list[dict[str, Any]]
 
@@ -175,7 +171,6 @@ class _Explained:
             edges = np.empty(0, np.float32)
         self._facts = facts
         self.edges = self._edge_table(edges)
-        self.neighbors = self._neighbor_table()
         kept = None if seed.rungs is None else seed.rungs.kept_columns(facts)
         removed = None if kept is None else ~kept
         self._outputs = [
@@ -214,38 +209,31 @@ class _Explained:
         """
         context, options = self._context, self._context.options
         model = context.applied.model
-        self._masked = masked = MaskedModel(model, self._batch, self._head, context.typical)
+
+        def head(rows: Mapping[str, Any]) -> Tensor:
+            return self._seed.head(rows).float()
+
+        self._masked = masked = MaskedModel(model, self._batch, head, context.typical)
+        masked.check_layers()
+        self.hides_edges = masked.hides_edges
         elements = [part for name in masked.elements for part in context.elements[name]]
         groups = list(dict.fromkeys(elements))
         group = torch.tensor([groups.index(element) for element in elements], dtype=torch.int64)
-        with masked.explained(), torch.enable_grad():
-            masked.check_layers()
-            self.hides_edges = masked.hides_edges
-            explainer = build_explainer(masked, self._problem, group)
-            target = torch.tensor([self._label]) if self._problem == "multi_class" else None
-            target = None if target is None else target.to(outputs.device)
-            made = explainer(masked.x, masked.edge_index, target=target)
-            edges = importance(made, "edge_mask")
-            order = np.argsort(-edges, kind="stable")[: options.num_edges]
-            self._kept_edges = order[edges[order] > 0]
-            of_columns = np.zeros(len(groups), np.float32)
-            np.maximum.at(of_columns, group.numpy(), importance(made, "node_mask"))
-            order = np.argsort(-of_columns, kind="stable")
-            kept = np.zeros(len(groups), bool)
-            kept[order[:num_kept]] = of_columns[order[:num_kept]] > 0
-            edge_mask = node_mask = None
-            if "edge_mask" in made:
-                edge_mask = torch.zeros_like(made.edge_mask)
-                edge_mask[self._kept_edges] = 1
-            if "node_mask" in made:
-                node_mask = torch.from_numpy(kept[group.numpy()]).to(masked.x)[None]
-            inputs = (masked.x, masked.edge_index)
-            removed = [None if mask is None else 1.0 - mask for mask in (node_mask, edge_mask)]
-            changed: list[Tensor | None] = [
-                explainer.get_masked_prediction(*inputs, node_mask, edge_mask),
-                explainer.get_masked_prediction(*inputs, *removed),
-            ]
-            effects = self._effects(masked, group, groups)
+        edges = self._edge_importance(masked)
+        order = np.argsort(-edges, kind="stable")[: options.num_edges]
+        self._kept_edges = order[edges[order] > 0]
+        effects = self._effects(masked, group, groups)
+        of_columns = _relative(effects)
+        order = np.argsort(-of_columns, kind="stable")
+        kept = np.zeros(len(groups), bool)
+        kept[order[:num_kept]] = of_columns[order[:num_kept]] > 0
+        kept_elements = torch.from_numpy(kept[group.numpy()]).to(masked.x)
+        kept_edges = masked.x.new_zeros(len(edges))
+        kept_edges[self._kept_edges] = 1
+        changed: list[Tensor | None] = []
+        with torch.no_grad():
+            for x, mask in ((kept_elements, kept_edges), (1 - kept_elements, 1 - kept_edges)):
+                changed.append(masked(masked.x * x, mask if masked.masks_edges else None))
         facts = [
             Fact(
                 GNN,
@@ -258,15 +246,17 @@ class _Explained:
             )
             for i in order.tolist()
         ]
-        if self._problem == "multi_label":
-            changed = [None if rows is None else self._with(outputs, rows) for rows in changed]
         return edges, facts, changed
 
-    def _with(self, outputs: Tensor, probability: Tensor) -> Tensor:
-        """Logits of labels, with another probability of the explained one."""
-        changed = outputs.clone()
-        changed[0, self._label] = probability.logit()
-        return changed
+    def _edge_importance(self, masked: MaskedModel) -> np.ndarray:
+        """float32 [num_edges]: slopes of the explained output by the masks of edges, at 1."""
+        mask = masked.x.new_ones(masked.edge_index.shape[1], requires_grad=True)
+        if not masked.masks_edges:
+            return np.zeros(len(mask), np.float32)
+        with torch.enable_grad():
+            rows = masked(masked.x, mask)
+            (slopes,) = torch.autograd.grad(margin(rows[0], self._label, self._problem), mask)
+        return _relative(slopes.cpu().numpy())
 
     @torch.no_grad()
     def _effects(self, masked: MaskedModel, group: Tensor, groups: Sequence[Element]) -> np.ndarray:
@@ -274,14 +264,13 @@ class _Explained:
         more by the nodes around the explained ones.
         """
 
+        output = self._context.applied.spec.output
+
         def score(x: Tensor) -> float:
-            rows = masked(x, masked.edge_index)
-            if self._problem == "multi_label":
-                return float(rows.logit())
-            output = self._context.applied.spec.output
-            if self._problem == "multi_class":
-                return float(margin(rows.double().cpu().numpy()[0], self._label, self._problem))
-            return float(output.in_units(rows) if isinstance(output, LabelOutput) else rows)
+            rows = masked(x)
+            if isinstance(output, LabelOutput) and self._problem == "regression":
+                rows = output.in_units(rows)
+            return float(margin(rows.double().cpu().numpy()[0], self._label, self._problem))
 
         whole, rungs = score(masked.x), self._seed.rungs
         share = Share(1.0) if rungs is None else rungs.share_of_gnn()
@@ -314,11 +303,6 @@ class _Explained:
                 if row.pop("kept") or abs(row.get("effect", 0.0)) >= max(least, 1e-12)
             ]
         return found
-
-    def _head(self, rows: Mapping[str, Any]) -> Tensor:
-        """The explained output of the GNN: logits, a probability of one label, or numbers."""
-        out = self._seed.head(rows).float()
-        return out[0].sigmoid()[self._label, None] if self._problem == "multi_label" else out
 
     def _edge_table(self, importance: np.ndarray) -> pa.Table:
         order = np.argsort(-importance, kind="stable")
@@ -417,48 +401,18 @@ class _Explained:
             return float(rows.softmax(dim=1)[0, self._label])
         return float(rows[0, self._label].sigmoid())
 
-    def _neighbor_table(self) -> pa.Table:
-        source = {edge_type_name(edge_type): edge_type[0] for edge_type in self._batch.edges}
-        seeds = {
-            (name, value)
-            for name, end in self._seed.ends
-            for value in self._ids(name, self._batch.nodes[name].n_id[[end]])
-        }
-        weights: dict[tuple[str, Any], float] = {}
-        for edge in self.edges.to_pylist():  # the most important first
-            weights.setdefault((source[edge["edge_type"]], edge["source_id"]), edge["importance"])
-        rows = [(*node, value) for node, value in weights.items() if node not in seeds]
-        names, ids, values = zip(*rows, strict=True) if rows else ((), (), ())
-        columns = {
-            "node_type": pa.array(names, pa.string()),
-            "neighbor_id": pa.array(ids, self._id_type),
-            "importance": np.array(values, np.float32),
-        }
-        return self._rows(len(rows), columns)
-
     def _prediction_table(self) -> pa.Table:
         output, label = self._context.applied.spec.output, self._label
         scores = [self._score(rows) for rows in self._outputs]
         columns: dict[str, Any] = {"prediction": pa.array(scores[:1])}
-        changes: list[float | None] = [None, None]
         if label is not None:
             assert isinstance(output, LabelOutput)
             columns["prediction"] = pa.array([output.shown_classes[label]])
-            with_explanation, without = (self._is_predicted(rows) for rows in self._outputs[1:])
-            changes = [float(not without), float(not with_explanation)]
         for name, score in zip(("score", "score_kept", "score_removed"), scores, strict=True):
             columns[name] = np.array([score], np.float32)
-        for name, value in zip(("fidelity_plus", "fidelity_minus"), changes, strict=True):
-            columns[name] = pa.array([value], pa.float32())
         columns["num_edges"] = np.array([self._batch.num_edges])
         columns["sentence"] = pa.array([self._sentence(columns["prediction"][0].as_py())])
         return self._rows(1, columns)
-
-    def _is_predicted(self, rows: Tensor) -> bool:
-        """Whether changed outputs predict as the unchanged ones do."""
-        if self._problem == "multi_class":
-            return int(rows.argmax()) == self._label
-        return (self._score(rows) > 1 / 2) == (self._score(self._outputs[0]) > 1 / 2)
 
     def _sentence(self, prediction: Any) -> str:
         output = self._context.applied.spec.output
@@ -511,3 +465,9 @@ class _Explained:
     def _rows(self, num_rows: int, columns: Mapping[str, Any]) -> pa.Table:
         first = pa.array(np.zeros(num_rows, np.int64))
         return pa.table({**{n: ids.take(first) for n, ids in self._seed.ids.items()}, **columns})
+
+
+def _relative(values: np.ndarray) -> np.ndarray:
+    """float32 sizes, of which the largest is 1; zeros if all are 0."""
+    sizes = np.abs(values)
+    return (sizes / (sizes.max(initial=0.0) or 1.0)).astype(np.float32)

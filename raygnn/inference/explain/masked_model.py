@@ -1,10 +1,11 @@
-"""A model on one batch, for PyG's `Explainer`: rows and edges that masks multiply."""
+"""A model on one batch, whose rows and edges masks multiply."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -24,16 +25,14 @@ from raygnn.models.subgraph_module import SubgraphModule, TypedSubgraphModule
 from raygnn.sampling.batch import Batch, Block, HeteroBlock
 
 
-class MaskedModel(nn.Module):
-    """Called as `model(x, edge_index)`: all types of a batch become one PyG graph.
+class MaskedModel:
+    """Called as `model(x, edge_mask)`: all types of a batch become one PyG graph.
 
-    PyG's algorithms multiply x by a mask, and set an edge mask on each `MessagePassing` of the
-    model. raygnn's encoders read blocks, so they take the mask from one such module here: before
-    each layer, every edge of its block gets its own row, the source's times the mask. An edge has
-    one mask in all layers. Self-edges of the graph have none, because attention replaces them. PyG
-    skips the convolutions of such an encoder, since they would apply the mask once more. In a
-    module with `forward(x_dict, edge_index_dict)`, each convolution takes the masks of the edge
-    type whose `edge_index` it is called with.
+    raygnn's encoders read blocks: before each layer, every edge of its block gets its own row, the
+    source's times the mask. An edge has one mask in all layers. Self-edges of the graph have none,
+    because attention replaces them. In a module with `forward(x, edge_index)`, PyG masks the
+    messages. In one with `forward(x_dict, edge_index_dict)`, each convolution takes the masks of
+    the edge type whose `edge_index` it is called with.
 
     Columns of `RelativeTime` are masked like features, and are behind these.
 
@@ -60,10 +59,8 @@ class MaskedModel(nn.Module):
         head: Callable[[Mapping[str, Any]], Tensor],
         typical: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> None:
-        super().__init__()
         self.model = model
         self._head = head
-        self._mask = _EdgeMask()
         self._num_masked_calls = 0
         self._batch = batch
         encoder: GraphEncoder = model.encoder
@@ -98,9 +95,9 @@ class MaskedModel(nn.Module):
                 "explain is invalid: the model reads only learned rows of nodes, neither features "
                 "nor edges, which nothing masks. Explain another model. [explain-nothing-read]"
             )
-        self.eval()  # `Explainer` brings back the mode that it finds
 
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, edge_mask: Tensor | None = None) -> Tensor:
+        """The explained [1, num_outputs]. `edge_mask`: [num_edges]; None masks no edge."""
         encoder: GraphEncoder = self.model.encoder
         every = {
             name: x[_slice(self.rows[name]), _slice(elements)] + self._base[name]
@@ -108,28 +105,8 @@ class MaskedModel(nn.Module):
         }
         rows = {name: every[name][:, :num] for name, num in self._num_features.items()}
         columns = {name: each[:, self._num_features.get(name, 0) :] for name, each in every.items()}
-        with self._reading(encoder, rows, columns):
+        with self._reading(encoder, rows, columns, edge_mask):
             return self._head(encoder(self._batch_of(encoder, rows)))
-
-    @contextmanager
-    def explained(self) -> Iterator[None]:
-        """Context without gradients of parameters, which removes the masks at its end."""
-        parameters = [p for p in self.model.parameters() if p.requires_grad]
-        for parameter in parameters:
-            parameter.requires_grad_(False)
-        for conv in self._inner_convolutions():
-            conv.explain = False
-        try:
-            yield
-        finally:
-            for parameter in parameters:
-                parameter.requires_grad_(True)
-            for module in self.modules():
-                if isinstance(module, MessagePassing):
-                    # PyG leaves an entry, with which a later mask would get no gradient.
-                    module._parameters.pop("_edge_mask", None)
-                    module.explain = None
-                    module._edge_mask = None
 
     @property
     def hides_edges(self) -> bool:
@@ -154,10 +131,7 @@ class MaskedModel(nn.Module):
         self._num_masked_calls = 0
         ones = self.x.new_ones(self.edge_index.shape[1])
         with torch.no_grad():
-            plain = self(self.x, self.edge_index)
-            set_masks(self, ones, self.edge_index, apply_sigmoid=False)
-            masked = self(self.x, self.edge_index)
-            clear_masks(self)
+            plain, masked = self(self.x), self(self.x, ones)
         if isinstance(self.model.encoder.module, TypedSubgraphModule):
             self.masks_edges = self._num_masked_calls > 0
         if not torch.allclose(plain, masked, rtol=1e-3, atol=1e-4):
@@ -181,7 +155,11 @@ class MaskedModel(nn.Module):
 
     @contextmanager
     def _reading(
-        self, encoder: GraphEncoder, rows: Mapping[str, Tensor], columns: Mapping[str, Tensor]
+        self,
+        encoder: GraphEncoder,
+        rows: Mapping[str, Tensor],
+        columns: Mapping[str, Tensor],
+        edge_mask: Tensor | None,
     ) -> Iterator[None]:
         times = encoder.relative_time
         if times is not None:
@@ -191,28 +169,31 @@ class MaskedModel(nn.Module):
             for name, module in encoder.categories.items()
             if name in rows
         ]
-        has_mask, module = self._mask._edge_mask is not None, encoder.module
-        if has_mask and isinstance(module, TypedSubgraphModule):
-            handles += self._mask_messages()
-        elif has_mask and not isinstance(module, SubgraphModule):
-            layers: Any = module.layers
-            handles += [
-                layer.register_forward_pre_hook(self._with_masked_edges) for layer in layers
-            ]
+        module: Any = encoder.module
+        is_plain = isinstance(module, SubgraphModule) and not isinstance(
+            module, TypedSubgraphModule
+        )
+        if edge_mask is not None and is_plain:
+            set_masks(module, edge_mask, self.edge_index, apply_sigmoid=False)
+        elif edge_mask is not None and isinstance(module, TypedSubgraphModule):
+            handles += self._mask_messages(edge_mask)
+        elif edge_mask is not None:
+            hook = partial(self._with_masked_edges, edge_mask.unsqueeze(1))
+            handles += [layer.register_forward_pre_hook(hook) for layer in module.layers]
         try:
             yield
         finally:
             encoder.relative_time = times
             for handle in handles:
                 handle.remove()
+            if is_plain:
+                clear_masks(module)
 
-    def _mask_messages(self) -> list[Any]:
+    def _mask_messages(self, mask: Tensor) -> list[Any]:
         """Multiplies the messages of convolutions by masks, until the returned hooks are removed.
 
         A convolution's edge type is that of the `edge_index` it is called with.
         """
-        ones = self.x.new_ones(self.edge_index.shape[1], 1)
-        mask = self._mask.explain_message(ones, None)[:, 0]
         types = {id(edges.edge_index): t for t, edges in self._batch.edges.items()}
         called_with: dict[nn.Module, EdgeType | None] = {}
 
@@ -244,10 +225,10 @@ class MaskedModel(nn.Module):
             )
         ]
 
-    def _with_masked_edges(self, layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _with_masked_edges(
+        self, mask: Tensor, layer: nn.Module, inputs: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
         """Adds a row per edge after a layer's source rows, for all blocks of the layer."""
-        ones = self.x.new_ones(self.edge_index.shape[1], 1)
-        mask = self._mask.explain_message(ones, None)
         x, block, *others = inputs
         if isinstance(block, HeteroBlock):
             x = {name: formed(rows) for name, rows in x.items()}
@@ -262,10 +243,6 @@ class MaskedModel(nn.Module):
         )
         rows, new = _expanded({name: dense(x)}, wrapped, {(source, relation, target): mask})
         return rows[name], new.blocks[source, relation, target], *others
-
-
-class _EdgeMask(OverBlocks, MessagePassing):
-    pass
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ class ExplainOptions:
     """Options of explanations.
 
     Attributes:
-        num_edges, num_columns: size of the explanation in `fidelity`: that many of the
+        num_edges, num_columns: size of the explanation in `score_kept`: that many of the
             most important edges and columns.
     Raises:
         ConfigError: a number is below 1.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -48,7 +48,10 @@ class Fact:
         return short_name(self.described)
 
 
-def margin(scores: np.ndarray, label: int | None, problem: str) -> np.ndarray:
+Scores = TypeVar("Scores", np.ndarray, Tensor)
+
+
+def margin(scores: Scores, label: int | None, problem: str) -> Scores:
     """Scores of a class less the mean of other classes, over the last dimension; those of one of
     several labels, and numbers, as they are.
 
@@ -59,7 +62,7 @@ def margin(scores: np.ndarray, label: int | None, problem: str) -> np.ndarray:
     if label is None or problem != "multi_class":
         return scores[..., label or 0]
     num_others = scores.shape[-1] - 1
-    return scores[..., label] - (scores.sum(axis=-1) - scores[..., label]) / num_others
+    return scores[..., label] - (scores.sum(-1) - scores[..., label]) / num_others
 
 
 class RowRungs:
