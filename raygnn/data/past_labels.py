@@ -17,6 +17,7 @@ from raygnn.data.time_units import window_as_time
 #: Their column in a batch.
 PAST = "past labels"
 _NUM_AVERAGED = 32  # latest labels of a node that are averaged
+_LABELS_AT_A_TIME = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -97,19 +98,34 @@ class PastLabels:
 
         `nodes`: int64 [num_nodes], dense ids. `times`: [num_nodes].
         """
-        num_scores = self.scores.shape[1]
-        out = np.zeros((len(nodes), self.width(num_scores)), np.float32)
+        out = np.zeros((len(nodes), self.width(self.scores.shape[1])), np.float32)
         entities, starts, stops = self._spans(nodes, times)
         has_labels = np.flatnonzero(stops > starts)
         starts, stops = starts[has_labels], stops[has_labels]
         latest = self.instants[self.codes[stops - 1] - entities[has_labels]]
-        out[has_labels, 0] = np.log1p(stops - starts)
+        out[has_labels] = self._without_ages(starts, stops)
         out[has_labels, 1] = (times[has_labels] - latest) / self.span
-        out[has_labels, 2 : 2 + num_scores] = self.scores[stops - 1]
+        return out
+
+    def rows_after_labels(self) -> np.ndarray:
+        """float32 [num_labels, width], `columns` after each label, but with ages of 0."""
+        entities = self.codes // (1 + len(self.instants))
+        starts, stops = np.searchsorted(entities, entities), np.arange(1, 1 + len(entities))
+        out = np.empty((len(entities), self.width(self.scores.shape[1])), np.float32)
+        for first in range(0, len(out), _LABELS_AT_A_TIME):
+            some = slice(first, first + _LABELS_AT_A_TIME)
+            out[some] = self._without_ages(starts[some], stops[some])
+        return out
+
+    def _without_ages(self, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
+        num_scores = self.scores.shape[1]
+        out = np.zeros((len(starts), self.width(num_scores)), np.float32)
+        out[:, 0] = np.log1p(stops - starts)
+        out[:, 2 : 2 + num_scores] = self.scores[stops - 1]
         places = stops[:, None] - 1 - np.arange(_NUM_AVERAGED)
         is_own = places >= starts[:, None]
         averaged = self.scores[np.maximum(places, 0)] * is_own[:, :, None]
-        out[has_labels, 2 + num_scores :] = averaged.sum(axis=1) / is_own.sum(axis=1)[:, None]
+        out[:, 2 + num_scores :] = averaged.sum(axis=1) / is_own.sum(axis=1)[:, None]
         return out
 
     def means(self, nodes: np.ndarray, times: np.ndarray) -> np.ndarray:

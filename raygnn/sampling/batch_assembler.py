@@ -53,7 +53,7 @@ class BatchAssembler:
         self._edge_columns = dict(edge_columns)
         self._buffers: dict[tuple[str | EdgeType, str], BufferPool] = defaultdict(BufferPool)
         self._src_degrees = src_degrees
-        self._past = past
+        self.past = past
 
     def nodes(self, subgraph: SampledSubgraph) -> dict[str, NodeRecord]:
         return {node_type: self._nodes(subgraph, node_type) for node_type in subgraph.node}
@@ -85,9 +85,9 @@ class BatchAssembler:
         num_seeds = int(seed_index.max(initial=-1)) + 1
         if subgraph.num_added_edges is not None:
             num_seeds = num_sampled[0]
-        if self._past is not None and node_type == self._past[0]:
+        if self.past is not None and node_type == self.past[0]:
             assert times is not None
-            columns[PAST] = torch.from_numpy(self._past[1].columns(nodes, times[node_type]))
+            columns[PAST] = torch.from_numpy(self.past[1].columns(nodes, times[node_type]))
         return NodeRecord(
             n_id=torch.from_numpy(nodes),
             num_seeds=num_seeds,

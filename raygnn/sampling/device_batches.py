@@ -17,8 +17,9 @@ from raygnn.console import warn
 from raygnn.data.edge_types import EdgeType
 from raygnn.sampling.batch import Batch, DeviceCopy
 from raygnn.sampling.batch_sequence import BatchT
-from raygnn.sampling.device_padding import DevicePadding
-from raygnn.sampling.device_sampler import DeviceSampler, SampleInputs
+from raygnn.sampling.device_inputs import SampleInputs
+from raygnn.sampling.device_padding import DevicePadding, DevicePastLabels
+from raygnn.sampling.device_sampler import DeviceSampler
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.padding import Counts, Padding
 from raygnn.sampling.prefetch import copied_together, map_ahead
@@ -56,7 +57,7 @@ class DeviceBatches(Generic[BatchT]):
         padding: of the loader.
         functions: the host's part of a batch, by epoch and index; this with local ids, from those
             of the seeds; a complete batch of the host, copied to the device, by epoch and index.
-        src_degrees: see `DevicePadding`.
+        src_degrees, past: see `DevicePadding`.
         num_threads: for the host's parts.
     """
 
@@ -71,11 +72,12 @@ class DeviceBatches(Generic[BatchT]):
             Callable[[int, int], BatchT],
         ],
         src_degrees: Mapping[EdgeType, Tensor],
+        past: tuple[str, DevicePastLabels] | None,
         num_threads: int,
     ) -> None:
         self._sampler, self._padding_class = sampler, padding_class
         self._num_threads = num_threads
-        self._padding, self._src_degrees = padding, src_degrees
+        self._padding, self._of_padding = padding, (src_degrees, past)
         self._make_part, self._localized, self._make = functions
         self._templates: dict[int, Template[BatchT]] = {}
         is_cuda, size = sampler.device.type == "cuda", len(sampler.counts)
@@ -141,7 +143,7 @@ class DeviceBatches(Generic[BatchT]):
     def _template(self, batch: BatchT, size: Counts) -> Template[BatchT]:
         assert self._part is not None
         assert batch.copy is not None
-        padding = self._padding_class(self._sampler, size, self._src_degrees)
+        padding = self._padding_class(self._sampler, size, *self._of_padding)
         localized = partial(self._localized, self._part[0].batch, self._sampler.seed_index)
         template = Template(batch, padding, localized, self._sampler.device)
         self._num_differing += template.num_differing(batch.copy.memory)
@@ -215,12 +217,13 @@ def build_device_sampler(
     capacities: Counts,
     reference: SampleRequest,
     device: torch.device,
+    shared_leaves: frozenset[str],
 ) -> tuple[DeviceSampler, type[DevicePadding]]:
     """A `DeviceSampler` with these arguments, and the class that pads its samples.
 
     Both are kernels of Triton, if these compile, else operators of torch.
     """
-    arguments = sampler, capacities, reference, device
+    arguments = sampler, capacities, reference, device, shared_leaves
     if has_triton(device):
         try:
             kernels = importlib.import_module("raygnn.sampling.device_kernels")

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from raygnn.data.edge_types import EdgeType
+from raygnn.data.past_labels import PAST, PastLabels
 from raygnn.device_memory import copied
-from raygnn.sampling.batch import Batch, EdgeRecord
+from raygnn.sampling.batch import Batch, EdgeRecord, NodeRecord
 from raygnn.sampling.device_sampler import DeviceSampler, Sections
 from raygnn.sampling.padding import Counts
+from raygnn.sampling.temporal import as_seed_times
 from raygnn.sampling.tensor_record import StoredRows
 
 
@@ -23,12 +25,17 @@ class DevicePadding:
     Args:
         size: one of the sizes of `Padding`.
         src_degrees: by edge type, float32 [num_source_nodes], for batches with these.
+        past: node type and its past labels, for batches with these.
     """
 
     def __init__(
-        self, sampler: DeviceSampler, size: Counts, src_degrees: Mapping[EdgeType, Tensor]
+        self,
+        sampler: DeviceSampler,
+        size: Counts,
+        src_degrees: Mapping[EdgeType, Tensor],
+        past: tuple[str, DevicePastLabels] | None,
     ) -> None:
-        self._sampler, self._src_degrees = sampler, src_degrees
+        self._sampler, self._src_degrees, self._past = sampler, src_degrees, past
         nodes = {t: Sections(size["nodes", t]) for t in sampler.nodes}
         self._rows = {t: PaddedRows(nodes[t], sampler.nodes[t], sampler.device) for t in nodes}
         self._edges = {
@@ -38,26 +45,57 @@ class DevicePadding:
 
     def fill(self, batch: Batch) -> None:
         """Overwrites the neighborhood of a batch of this size."""
+        numbers = {}
         for node_type, record in batch.nodes.items():
-            self._fill_nodes(node_type, record.n_id)
+            self._fill_nodes(node_type, self._sampler.node[node_type], record.n_id)
+            numbers[node_type] = self._fill_numbers(node_type, record)
+            if self._past is not None and node_type == self._past[0]:
+                past = record.columns[PAST]
+                assert isinstance(past, Tensor)
+                assert record.seed_time is not None
+                self._past[1].fill(record.n_id, record.seed_time, past)
             _name_rows(record.columns, record.n_id)
         for edge_type, edges in batch.edges.items():
             neighbor_type, _, node_type = edge_type
             self._fill_edges(edge_type, edges)
-            self._fill_degrees(edge_type, batch.nodes[node_type].n_id, edges.dst_degree)
+            node, number = batch.nodes[node_type].n_id, numbers[node_type]
+            self._fill_degrees(edge_type, node, number, edges.dst_degree)
             _name_rows(edges.columns, edges.e_id)
             if edges.src_degree is not None:
                 neighbors = batch.nodes[neighbor_type].n_id
                 edges.src_degree.copy_(self._src_degrees[edge_type][neighbors])
 
-    def _fill_nodes(self, node_type: str, out: Tensor) -> None:
+    def _fill_nodes(
+        self, node_type: str, rows: Tensor, out: Tensor, added: Tensor | None = None
+    ) -> None:
         counts = self._sampler.count("nodes", node_type)
-        out.copy_(self._rows[node_type].of(self._sampler.node[node_type], counts))
+        out.copy_(self._rows[node_type].of(rows, counts, added))
 
-    def _fill_degrees(self, edge_type: EdgeType, node: Tensor, out: Tensor) -> None:
+    def _fill_numbers(self, node_type: str, record: NodeRecord) -> Tensor | None:
+        """Overwrites seeds and their times. Returns neighborhoods in whose times degrees count;
+        those of added nodes are the latest.
+        """
+        numbered = self._sampler.numbered
+        if numbered is None:
+            return None
+        number = self._sampler.number[node_type]
+        if record.seed is not None:
+            self._fill_nodes(node_type, number, record.seed)
+        if record.seed_time is None:
+            return None
+        assert numbered.times is not None
+        padded = torch.empty_like(record.n_id)
+        self._fill_nodes(node_type, number, padded, numbered.newest)
+        record.seed_time.copy_(numbered.times[padded])
+        return padded
+
+    def _fill_degrees(
+        self, edge_type: EdgeType, node: Tensor, number: Tensor | None, out: Tensor
+    ) -> None:
         """Degrees of the first nodes of a type."""
-        indptr, node = self._sampler.adjacency[edge_type][0], node[: len(out)]
-        out.copy_(indptr[node + 1] - indptr[node])
+        first = None if number is None else number[: len(out)]
+        start, stop = self._sampler.edges_of(edge_type, node[: len(out)], first)
+        out.copy_(stop - start)
 
     def _fill_edges(self, edge_type: EdgeType, out: EdgeRecord) -> None:
         sampler, edges = self._sampler, self._edges[edge_type]
@@ -96,11 +134,42 @@ class DevicePadding:
         out.dst_ptr[-1].fill_(len(rows.source))
 
 
+class DevicePastLabels:
+    """`PastLabels.columns` on a device: all of a row but the age depends on its latest label."""
+
+    def __init__(self, past: PastLabels, device: torch.device) -> None:
+        self._stride, self._counts_own_time = 1 + len(past.instants), past.counts_own_time
+        self._span = past.span
+        arrays = past.codes, as_seed_times(past.instants), past.rows_after_labels()
+        self._codes, self._instants, self._rows = (torch.from_numpy(x).to(device) for x in arrays)
+
+    @staticmethod
+    def num_bytes(past: PastLabels) -> int:
+        """Memory on the device."""
+        of_label = past.codes.itemsize + 4 * past.width(past.scores.shape[1])
+        return of_label * len(past.codes) + 8 * len(past.instants)
+
+    def fill(self, node: Tensor, time: Tensor, out: Tensor) -> None:
+        """Overwrites the columns of nodes, float32 [num_nodes, width]."""
+        if not len(self._codes):
+            out.zero_()
+            return
+        moment = time.to(self._instants.dtype)
+        known = torch.searchsorted(self._instants, moment, right=self._counts_own_time)
+        entity = node * self._stride
+        start, stop = torch.searchsorted(self._codes, torch.stack([entity, entity + known]))
+        has_labels, last = stop > start, (stop - 1).clamp(min=0)
+        out.copy_(torch.where(has_labels[:, None], self._rows[last], 0))
+        rank = torch.where(has_labels, self._codes[last] - entity, 0)
+        age = (time - self._instants[rank]).double() / self._span
+        out[:, 1] = torch.where(has_labels, age, 0)
+
+
 def _name_rows(columns: Mapping[str, Any], ids: Tensor) -> None:
     """Overwrites the ids of rows that the device holds."""
     for rows in columns.values():
-        assert isinstance(rows, StoredRows)
-        rows.data.copy_(ids)
+        if isinstance(rows, StoredRows):
+            rows.data.copy_(ids)
 
 
 class PaddedRows:
@@ -121,14 +190,15 @@ class PaddedRows:
             copied(torch.from_numpy(x), device) for x in constants
         )
 
-    def of(self, sample: Tensor, counts: Tensor) -> Tensor:
-        """Rows of a sample; added ones are copies of the first row, or 0 without any."""
+    def of(self, sample: Tensor, counts: Tensor, added: Tensor | None = None) -> Tensor:
+        """Rows of a sample and added ones. Default: copies of the first row, or 0 without any."""
         if not len(self.source):
             return sample[:0]
-        # A tensor of one element, because indexing with a number makes the host read it.
-        first = sample[self.starts[(counts > 0).long().argmax(dim=0, keepdim=True)]]
-        first = torch.where(counts.any(), first, 0)
-        return torch.where(self.number < counts[self.section], sample[self.source], first)
+        if added is None:
+            # A tensor of one element, because indexing with a number makes the host read it.
+            first = sample[self.starts[(counts > 0).long().argmax(dim=0, keepdim=True)]]
+            added = torch.where(counts.any(), first, 0)
+        return torch.where(self.number < counts[self.section], sample[self.source], added)
 
 
 class PaddedEdges:

@@ -4,12 +4,15 @@ All sizes are fixed and all counts stay on the device, so the operators of a sam
 each batch: a CUDA graph can repeat them. A node keeps the number of its first arrival, an atomic
 minimum, so the order of threads does not matter. "Did I arrive first?" and a cumulative sum then
 number nodes as a CPU does. Nodes and edges beyond a capacity are left out and flagged.
+
+With temporal or disjoint sampling, a node arrives once for each of its neighborhoods. These are
+numbered as in `DisjointIds`, and codes of node and number replace nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -18,21 +21,16 @@ import torch
 from torch import Tensor
 
 from raygnn.data.edge_types import EdgeType
+from raygnn.sampling.device_inputs import BEYOND, InputsMaker, SampleInputs
+from raygnn.sampling.device_times import DeviceTimes
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.padding import Counts
 from raygnn.sampling.protocols import SampleRequest
-from raygnn.sampling.rng import hop_key
-from raygnn.sampling.seeds import exclusions
 from raygnn.sampling.stores import LocalGraphStore
 from raygnn.sampling.tensor_hash import GOLDEN, shifted, splitmix64
-from raygnn.sampling.tensor_record import TensorRecord
 
 #: Later than any arrival.
 NEVER = 2**31 - 1
-#: Greater than any dense id and any position of an edge.
-_BEYOND = 1 << 62
-#: Edges of each type that a sample may exclude beyond twice those of the reference.
-_SPARE_SKIPS = 64
 
 
 def why_not(sampler: NeighborSampler) -> str | None:
@@ -40,8 +38,6 @@ def why_not(sampler: NeighborSampler) -> str | None:
     settings = {
         "a partitioned graph": not isinstance(sampler.graph, LocalGraphStore),
         f"sampling.weight={sampler.weight!r}": sampler.weight is not None,
-        "sampling.temporal": sampler.temporal is not None,
-        "sampling.disjoint": sampler.disjoint,
         "sampling.type='labor'": sampler.labor,
         "sampling.fanouts with -1": any(-1 in hops for hops in sampler.fanouts.values()),
     }
@@ -49,30 +45,18 @@ def why_not(sampler: NeighborSampler) -> str | None:
 
 
 def graph_bytes(sampler: NeighborSampler) -> int:
-    """Memory that a `DeviceSampler` takes for the graph."""
+    """Memory that a `DeviceSampler` takes for the graph while it is built."""
     graph, total = sampler.graph, 0
     for edge_type in sampler.fanouts:
         edges = graph.adjacency(edge_type)
         arrays = (edges.indptr, edges.indices, edges.e_id)
         total += sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
-    return total + sum(4 * graph.num_nodes(node_type) for node_type in graph.node_types)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SampleInputs(TensorRecord):
-    """What a sample depends on, besides the graph. All tensors have the same sizes in each sample.
-
-    Attributes:
-        seeds: by node type, int64 [num_seeds], dense ids.
-        keys: int64 [num_hops, num_edge_types], keys of the draws.
-        skips: by edge type, int64, ascending CSC positions of the edges to ignore.
-        isolated: by node type, int64 [num_seeds], ascending dense ids of the seeds without edges.
-    """
-
-    seeds: dict[str, Tensor]
-    keys: Tensor
-    skips: dict[EdgeType, Tensor]
-    isolated: dict[str, Tensor]
+    if sampler.temporal is not None:
+        # Times, which are sorted, their ranks and codes.
+        total += 32 * sum(graph.num_edges(edge_type) for edge_type in sampler.fanouts)
+    if not sampler.is_numbered:
+        total += sum(4 * graph.num_nodes(node_type) for node_type in graph.node_types)
+    return total
 
 
 class Sections:
@@ -96,11 +80,13 @@ class DeviceSampler:
     Args:
         sampler: one that `why_not` accepts.
         capacities: sizes of the sections, as one of the sizes of `Padding`.
-        reference: a request like those of all samples. If it excludes edges, samples may exclude
-            twice as many of each type, and some more.
+        reference: see `InputsMaker`.
+        shared_leaves: node types of which neighborhoods share the nodes of the last hop, see
+            `share_leaves`.
     Attributes:
         nodes, edges: sections by node type and by edge type.
         node: by node type, int64 [num_rows], dense ids.
+        number: by node type, int64 [num_rows], the nodes' neighborhoods, if seeds have several.
         row: by edge type, int64 [num_edges], positions of the sources in `node`.
         col: by edge type, int64 [num_edges], positions of the destinations in `node`.
         e_id: by edge type, int64 [num_edges].
@@ -108,6 +94,7 @@ class DeviceSampler:
             first edge in the section of the hop.
         seed_index: by node type with seeds, int64 [num_seeds], positions of the seeds in `node`.
         counts: int64, read with `counts_of`.
+        inputs: makes the inputs of samples.
     """
 
     def __init__(
@@ -116,22 +103,27 @@ class DeviceSampler:
         capacities: Counts,
         reference: SampleRequest,
         device: torch.device,
+        shared_leaves: frozenset[str] = frozenset(),
     ) -> None:
         assert why_not(sampler) is None
-        self._sampler, self.device = sampler, device
+        self._sampler, self.device, self._shared_leaves = sampler, device, shared_leaves
         graph, self.num_hops = sampler.graph, sampler.num_hops
+        assert isinstance(graph, LocalGraphStore)
         self.nodes = {t: Sections(_aligned(capacities["nodes", t])) for t in graph.node_types}
         self.edges = {
             t: Sections(_aligned(np.add(capacities["edges", t], capacities["loops", t])))
             for t in sampler.fanouts
         }
-        self._number = {edge_type: number for number, edge_type in enumerate(self.edges)}
+        self._order = {edge_type: number for number, edge_type in enumerate(self.edges)}
+        temporal = sampler.temporal
+        self._takes_last: set[EdgeType] = set()
+        if temporal is not None:
+            self._takes_last = {t for t in self.edges if graph.picker(t).takes_last(temporal)}
         self.adjacency = {t: self._on_device(t) for t in sampler.fanouts}
-        #: Number of the first arrival of each node. The last row is for padding.
-        self._first = {
-            t: torch.full((graph.num_nodes(t) + 1,), NEVER, dtype=torch.int32, device=device)
-            for t in graph.node_types
-        }
+        self.times: DeviceTimes | None = None
+        if sampler.temporal is not None:
+            indptr = {t: arrays[0] for t, arrays in self.adjacency.items()}
+            self.times = DeviceTimes(sampler, indptr, device)
         # Arrivals of a node type are numbered by their capacities: seeds, then edges in the order
         # of sampling.
         num_seeds = {t: len(seeds) for t, seeds in reference.seeds.items()}
@@ -139,25 +131,40 @@ class DeviceSampler:
         num_arrivals |= zip(num_seeds, _aligned(num_seeds.values()), strict=True)
         self._arrivals: dict[tuple[EdgeType, int], int] = {}
         for hop in range(self.num_hops):
+            self._first_leaf = dict(num_arrivals)
             for edge_type, sections in self.edges.items():
                 self._arrivals[edge_type, hop] = num_arrivals[edge_type[0]]
                 num_arrivals[edge_type[0]] += sections.sizes[hop]
 
-        def zeros(size: int) -> Tensor:
-            return torch.zeros(size, dtype=torch.int64, device=device)
+        def filled(size: int, value: int, dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.full((size,), value, dtype=dtype, device=device)
 
-        #: Position of each arrival in `node`, if it was the first of its node.
+        zeros = partial(filled, value=0)
+        self.inputs = InputsMaker(sampler, reference, self.times)
+        #: Number of the first arrival in each slot: one for each node and one for padding, or, if
+        #: there are several neighborhoods, one for each arrival.
+        num_slots = num_arrivals
+        if not sampler.is_numbered:
+            num_slots = {t: graph.num_nodes(t) for t in graph.node_types}
+        self._first = {t: filled(n + 1, NEVER, torch.int32) for t, n in num_slots.items()}
+        #: Slot of each arrival, and its position in `node` if it was the first there.
+        self._slot = {t: zeros(number) for t, number in num_arrivals.items()}
         self._position = {t: zeros(number) for t, number in num_arrivals.items()}
         # A further row takes what does not fit.
         self.node = {t: zeros(sections.total + 1) for t, sections in self.nodes.items()}
-        self._neighbor, self.row, self.col, self.e_id = (
-            {t: zeros(sections.total) for t, sections in self.edges.items()} for _ in range(4)
+        self.number: dict[str, Tensor] = {}
+        self._codes: dict[str, Tensor] = {}
+        #: See `DeviceTimes.ranks`.
+        self._ranks = zeros(2 * self.inputs.num_numbers).view(2, -1)
+        if sampler.is_numbered:
+            self.number = {t: zeros(len(rows)) for t, rows in self.node.items()}
+            self._codes = {t: filled(number, BEYOND) for t, number in num_arrivals.items()}
+        self.row, self.col, self.e_id = (
+            {t: zeros(sections.total) for t, sections in self.edges.items()} for _ in range(3)
         )
         self.dst_start = {t: zeros(self.nodes[t[2]].total) for t in self.edges}
         self.seed_index = {t: zeros(number) for t, number in num_seeds.items()}
         self._num_seeds = {t: zeros(1) + number for t, number in num_seeds.items()}
-        found = self._find_excluded(reference)
-        self._num_skips = {t: 2 * len(found.get(t, ())) + _SPARE_SKIPS for t in self.edges if found}
         self._places: dict[tuple[str, Any], slice] = {}
         first = 1  # after the flag of an overflow
         for kind, name, number in (
@@ -179,29 +186,6 @@ class DeviceSampler:
         edges = self._sampler.graph.adjacency(edge_type)
         e_id = None if edges.e_id is None else stored(edges.e_id)
         return stored(edges.indptr), stored(edges.indices), e_id
-
-    def inputs(self, request: SampleRequest) -> SampleInputs | None:
-        """The inputs of a sample, on the host; None if it excludes more edges than fit."""
-        found, key = self._find_excluded(request), request.key
-        if any(len(edges) > self._num_skips.get(t, 0) for t, edges in found.items()):
-            return None
-        keys = [[hop_key(key, hop, t) for t in self.edges] for hop in range(self.num_hops)]
-        return SampleInputs(
-            seeds={t: torch.from_numpy(seeds) for t, seeds in request.seeds.items()},
-            keys=torch.from_numpy(np.array(keys, np.uint64).view(np.int64)),
-            skips={t: _filled(found.get(t, ()), size) for t, size in self._num_skips.items()},
-            isolated={
-                t: _filled(np.sort(nodes), len(self.seed_index[t]))
-                for t, nodes in (request.isolated or {}).items()
-            },
-        )
-
-    def _find_excluded(self, request: SampleRequest) -> dict[EdgeType, np.ndarray]:
-        """By edge type, ascending CSC positions of the excluded edges."""
-        graph = self._sampler.graph
-        assert isinstance(graph, LocalGraphStore)
-        excluded = exclusions(graph, request.exclude or {}, {}, None)
-        return {t: graph.picker(t).find_excluded(pairs) for t, pairs in excluded.items()}
 
     def at(self, kind: str, name: str | EdgeType) -> int:
         """Position of the first of these counts."""
@@ -225,77 +209,104 @@ class DeviceSampler:
     def sample(self, inputs: SampleInputs) -> None:
         """Samples in operators that a CUDA graph can repeat. The inputs are on the device."""
         self.counts.zero_()
+        self.numbered = inputs.numbered
+        of_seeds: Mapping[str, Tensor] = {}
+        if self.numbered is not None:
+            of_seeds = self.numbered.of_seeds
+            if self.times is not None and self.numbered.limits is not None:
+                self._ranks.copy_(self.times.ranks(self.numbered.limits))
         for node_type, seeds in inputs.seeds.items():
-            self._arrive(node_type, 0, seeds, self._num_seeds[node_type][0], 0)
+            arrived = seeds, of_seeds.get(node_type)
+            self._arrive(node_type, 0, arrived, self._num_seeds[node_type][0], 0)
+            self._find_positions(node_type, 0, self.seed_index[node_type])
         for hop in range(self.num_hops):
             for edge_type, fanouts in self._sampler.fanouts.items():
                 section = self.edges[edge_type][hop]
                 if fanouts[hop] and section.start < section.stop:
-                    self._draw(edge_type, hop, fanouts[hop], inputs)
-                    arrived = self._neighbor[edge_type][section]
-                    count, first = (
-                        self.count("edges", edge_type)[hop],
-                        self._arrivals[edge_type, hop],
-                    )
+                    arrived = self._draw(edge_type, hop, fanouts[hop], inputs)
+                    count = self.count("edges", edge_type)[hop]
+                    first = self._arrivals[edge_type, hop]
                     self._arrive(edge_type[0], hop + 1, arrived, count, first)
-        for edge_type in self.edges:
-            self._find_rows(edge_type)
-        for node_type, seeds in inputs.seeds.items():
-            self._find_positions(node_type, seeds, self.seed_index[node_type])
-        for edge_type, neighbors in self._neighbor.items():
-            self._forget(edge_type[0], neighbors)
-        for node_type, seeds in inputs.seeds.items():
-            self._forget(node_type, seeds)
+                    self._find_rows(edge_type, hop)
+        for node_type in self.nodes:
+            self._forget(node_type)
 
-    def _draw(self, edge_type: EdgeType, hop: int, fanout: int, inputs: SampleInputs) -> None:
-        """Draws the edges of the nodes of a hop, in the order of the nodes."""
+    def edges_of(
+        self, edge_type: EdgeType, node: Tensor, number: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """First position of the edges that nodes may sample in a neighborhood, and the end."""
+        if self.times is None or edge_type not in self.times.codes:
+            indptr = self.adjacency[edge_type][0]
+            return indptr[node], indptr[node + 1]
+        wanted = self.times.stride * node + self._ranks[:, number]
+        start, stop = torch.searchsorted(self.times.codes[edge_type], wanted)
+        return start, stop
+
+    def _draw(
+        self, edge_type: EdgeType, hop: int, fanout: int, inputs: SampleInputs
+    ) -> tuple[Tensor, Tensor | None]:
+        """Draws the edges of the nodes of a hop, in the order of the nodes. Returns the neighbors,
+        and their neighborhoods if there are several.
+        """
         node_type, size = edge_type[2], self.edges[edge_type].sizes[hop]
         sections = self.nodes[node_type]
         chosen, section = sections[hop], self.edges[edge_type][hop]
-        indptr, indices, e_id = self.adjacency[edge_type]
+        _, indices, e_id = self.adjacency[edge_type]
         place = torch.arange(sections.sizes[hop], device=self.device)
         inside = place < self.count("nodes", node_type)[hop]
         node = torch.where(inside, self.node[node_type][chosen], 0)
-        start, stop = indptr[node], indptr[node + 1]
+        number = self.number[node_type][chosen] if self._sampler.is_numbered else None
+        start, stop = self.edges_of(edge_type, node, number)
         degree, skips = stop - start, inputs.skips.get(edge_type)
+        shift: Tensor | int = 0
         if skips is not None:
+            if self.inputs.skips_by_number:
+                assert number is not None
+                shift = len(indices) * number
             # By node, the numbers of its first edge to skip and of the next node's.
-            first, last = torch.searchsorted(skips, torch.stack([start, stop]))
+            first, last = torch.searchsorted(skips, torch.stack([start, stop]) + shift)
             degree = degree - (last - first)
         if hop == 0 and node_type in inputs.isolated:
             isolated = inputs.isolated[node_type]
             found = torch.searchsorted(isolated, node).clamp(max=len(isolated) - 1)
             inside &= isolated[found] != node
         degree = torch.where(inside, degree, 0)
-        key = inputs.keys[hop, self._number[edge_type]]
-        state, number = splitmix64(key ^ node), torch.arange(fanout, device=self.device)
-        if self._sampler.replace:
+        state = splitmix64(inputs.keys[hop, self._order[edge_type]] ^ node)
+        if inputs.numbered is not None:
+            state = splitmix64(state ^ inputs.numbered.salts[number])
+        j = torch.arange(fanout, device=self.device)
+        taken = degree.clamp(max=fanout)
+        if edge_type in self._takes_last:
+            picks = (degree - taken)[:, None] + j
+        elif self._sampler.replace:
             taken = torch.where(degree > 0, fanout, 0)
-            picks = _draw_below(splitmix64(state[:, None] + number * GOLDEN), degree[:, None])
+            picks = _draw_below(splitmix64(state[:, None] + j * GOLDEN), degree[:, None])
         else:
-            taken = degree.clamp(max=fanout)
             picks = _floyd(state, degree, fanout)
         end = taken.cumsum(0)
         begin = end - taken
-        is_taken = number < taken[:, None]
+        is_taken = j < taken[:, None]
         position = start[:, None] + picks
         if skips is not None:
             # skips[k] - k edges are left before the k-th that is stepped over
             left = skips - torch.arange(len(skips), device=self.device)
-            before = torch.searchsorted(left, position - first[:, None], right=True)
+            shifted_by = (shift - first)[:, None]
+            before = torch.searchsorted(left, position + shifted_by, right=True)
             position = position + before - first[:, None]
         position = torch.where(is_taken, position, 0)
-        to = torch.where(is_taken, begin[:, None] + number, size).clamp(max=size).flatten()
+        to = torch.where(is_taken, begin[:, None] + j, size).clamp(max=size).flatten()
 
-        def fill(out: Tensor, values: Tensor) -> None:
+        def joined(values: Tensor) -> Tensor:
             rows = torch.zeros(size + 1, dtype=torch.int64, device=self.device)
-            out[section] = rows.scatter(0, to, values.long().flatten())[:size]
+            return rows.scatter(0, to, values.long().flatten())[:size]
 
-        fill(self._neighbor[edge_type], indices[position])
-        fill(self.e_id[edge_type], position if e_id is None else e_id[position])
-        fill(self.col[edge_type], (sections.starts[hop] + place)[:, None].expand_as(position))
+        self.e_id[edge_type][section] = joined(position if e_id is None else e_id[position])
+        col = joined((sections.starts[hop] + place)[:, None].expand_as(position))
+        self.col[edge_type][section] = col
         self.dst_start[edge_type][chosen] = begin
         self._set(self.count("edges", edge_type)[hop], end[-1], size)
+        numbers = self.number[node_type][col] if self._sampler.is_numbered else None
+        return joined(indices[position]), numbers
 
     def _set(self, count: Tensor, value: Tensor, size: int) -> None:
         """Stores a count, and flags one beyond the capacity."""
@@ -303,58 +314,86 @@ class DeviceSampler:
         count.copy_(value.clamp(max=size))
 
     def _arrive(
-        self, node_type: str, number: int, arrived: Tensor, num_arrived: Tensor, first_arrival: int
+        self,
+        node_type: str,
+        section: int,
+        arrived: tuple[Tensor, Tensor | None],
+        num_arrived: Tensor,
+        first_arrival: int,
     ) -> None:
         """Adds new nodes to a section, in the order of their first arrival.
 
         Args:
-            number: of the section.
-            arrived: int64, dense ids, of which the first `num_arrived` are valid.
+            section: its number.
+            arrived: int64, dense ids and neighborhoods, of which the first `num_arrived` are valid.
             first_arrival: number of the first arrival.
         """
-        first, sections = self._first[node_type], self.nodes[node_type]
-        arrival = torch.arange(len(arrived), device=self.device, dtype=torch.int32)
+        first, sections, (node, number) = self._first[node_type], self.nodes[node_type], arrived
+        last_arrival = first_arrival + len(node)
+        arrival = torch.arange(len(node), device=self.device, dtype=torch.int32)
         is_valid, arrival = arrival < num_arrived, first_arrival + arrival
-        arrived = torch.where(is_valid, arrived, len(first) - 1)
-        first.scatter_reduce_(0, arrived, arrival, "amin")
-        is_new = is_valid & (first[arrived] == arrival)
-        count, size = self.count("nodes", node_type)[number], sections.sizes[number]
+        slot = torch.where(is_valid, node, len(first) - 1)
+        if number is not None:
+            codes = self._codes[node_type][:last_arrival]
+            own = self._coded(node_type, section, node, number)
+            codes[first_arrival:] = torch.where(is_valid, own, BEYOND)
+            ordered, order = codes.sort(stable=True)
+            slot = order[torch.searchsorted(ordered, codes[first_arrival:])]
+        self._slot[node_type][first_arrival:last_arrival] = slot
+        first.scatter_reduce_(0, slot, arrival, "amin")
+        is_new = is_valid & (first[slot] == arrival)
+        count, size = self.count("nodes", node_type)[section], sections.sizes[section]
         rank = count + is_new.cumsum(0)
-        place = sections.starts[number] + rank - 1
+        place = sections.starts[section] + rank - 1
         place = torch.where(is_new & (rank <= size), place, sections.total)
-        self.node[node_type].scatter_(0, place, arrived)
-        self._position[node_type][first_arrival : first_arrival + len(arrived)] = place
+        self.node[node_type].scatter_(0, place, node)
+        if number is not None:
+            self.number[node_type].scatter_(0, place, number)
+        self._position[node_type][first_arrival:last_arrival] = place
         self._set(count, rank[-1], size)
 
-    def _find_rows(self, edge_type: EdgeType) -> None:
-        neighbor, row = self._neighbor[edge_type], self.row[edge_type]
-        self._find_positions(edge_type[0], neighbor, row)
+    def _coded(self, node_type: str, section: int, node: Tensor, number: Tensor) -> Tensor:
+        """Codes of nodes in neighborhoods. Shared leaves are in one of their own, unless an earlier
+        hop found them.
+        """
+        num_nodes = self._sampler.graph.num_nodes(node_type)
+        codes = number * num_nodes + node
+        if not self._may_share(node_type, section):
+            return codes
+        leaves = self.inputs.num_numbers * num_nodes + node
+        earlier = self._codes[node_type][: self._first_leaf[node_type]].sort().values
+        if not len(earlier):
+            return leaves
+        found = torch.searchsorted(earlier, codes).clamp(max=len(earlier) - 1)
+        return torch.where(earlier[found] == codes, codes, leaves)
+
+    def _may_share(self, node_type: str, section: int) -> bool:
+        return section == self.num_hops and node_type in self._shared_leaves
+
+    def _find_rows(self, edge_type: EdgeType, hop: int) -> None:
+        """Positions of the sources of a section of edges, and its number of loops."""
+        section = self.edges[edge_type][hop]
+        row = self.row[edge_type][section]
+        self._find_positions(edge_type[0], self._arrivals[edge_type, hop], row)
         if edge_type[0] == edge_type[2]:
-            is_loop, counts = row == self.col[edge_type], self.count("edges", edge_type)
-            for hop in range(self.num_hops):
-                of_hop = is_loop[self.edges[edge_type][hop]]
-                filled = torch.arange(len(of_hop), device=self.device) < counts[hop]
-                self.count("loops", edge_type)[hop].copy_((of_hop & filled).sum())
+            num_edges = self.count("edges", edge_type)[hop]
+            is_edge = torch.arange(len(row), device=self.device) < num_edges
+            is_loop = is_edge & (row == self.col[edge_type][section])
+            self.count("loops", edge_type)[hop].copy_(is_loop.sum())
 
-    def _find_positions(self, node_type: str, node: Tensor, out: Tensor) -> None:
-        """Positions of nodes that have arrived."""
+    def _find_positions(self, node_type: str, first_arrival: int, out: Tensor) -> None:
+        """Positions of nodes that have arrived, by arrival."""
         position = self._position[node_type]
-        out.copy_(position[self._first[node_type][node].clamp(max=len(position) - 1)])
+        slot = self._slot[node_type][first_arrival : first_arrival + len(out)]
+        out.copy_(position[self._first[node_type][slot].clamp(max=len(position) - 1)])
 
-    def _forget(self, node_type: str, node: Tensor) -> None:
-        self._first[node_type].scatter_(0, node, NEVER)
+    def _forget(self, node_type: str) -> None:
+        self._first[node_type].scatter_(0, self._slot[node_type], NEVER)
 
 
 def _aligned(sizes: Iterable[int]) -> list[int]:
     """Multiples of 16, so that compiled kernels do not depend on the sizes."""
     return [-(-int(size) // 16) * 16 for size in sizes]
-
-
-def _filled(rows: Sequence[int] | np.ndarray, size: int) -> Tensor:
-    """int64 [size], ascending: the rows, then numbers beyond them."""
-    filled = np.arange(_BEYOND, _BEYOND + size)
-    filled[: len(rows)] = rows
-    return torch.from_numpy(filled)
 
 
 def _draw_below(bits: Tensor, bound: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from raygnn.errors import DataError
 from raygnn.sampling.hash_tables import LocalIds
 from raygnn.sampling.protocols import GraphStore, Picks, SampledSubgraph
 from raygnn.sampling.scratch import Scratch
-from raygnn.sampling.temporal import Horizon, Temporal
+from raygnn.sampling.temporal import Horizon, Temporal, salts_of
 
 
 class GrowingSubgraph:
@@ -206,12 +206,13 @@ class DisjointIds:
             self._times = np.concatenate(checked) if checked else np.empty(0, np.int64)
             if not disjoint:
                 self._times, numbers = np.unique(self._times, return_inverse=True)
-        self._numbers = dict(zip(seeds, np.split(numbers, np.cumsum(lengths)[:-1]), strict=True))
+        #: By node type, int64 [num_seeds], number of the time or of the seed.
+        self.numbers = dict(zip(seeds, np.split(numbers, np.cumsum(lengths)[:-1]), strict=True))
         most = max((graph.num_nodes(node_type) for node_type in graph.node_types), default=0)
         assert most * (int(numbers.max(initial=0)) + 1) <= _MAX_CODE
 
     def encoded(self, seeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {t: self.code(t, ids, self._numbers[t]) for t, ids in seeds.items()}
+        return {t: self.code(t, ids, self.numbers[t]) for t, ids in seeds.items()}
 
     def split(self, node_type: str, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         numbers, nodes = np.divmod(codes, max(self._graph.num_nodes(node_type), 1))
@@ -226,6 +227,15 @@ class DisjointIds:
         if not self._disjoint:
             return None
         return numbers.astype(np.uint64) if self._salts is None else self._salts[numbers]
+
+    def inputs(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """uint64 salts of all numbers, and their times; None without temporal sampling."""
+        if self._temporal is None or self._disjoint:
+            salts = self.salts(np.arange(sum(map(len, self.numbers.values()))))
+        else:
+            salts = salts_of(self._times)
+        assert salts is not None
+        return salts, None if self._temporal is None else self._times
 
     def joined(self, node_type: str, picks: Picks, numbers: np.ndarray) -> Picks:
         """Picks with neighbors encoded with the number of the node that sampled them."""

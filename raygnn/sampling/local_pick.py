@@ -19,7 +19,16 @@ from raygnn.sampling.pick_weighted import Weighting, first_draws, pick_weighted
 from raygnn.sampling.protocols import PickRequest, Picks
 from raygnn.sampling.rng import hop_key
 from raygnn.sampling.scratch import Scratch
-from raygnn.sampling.temporal import LAST, Horizon, as_times, find_outside, narrow, salts_of
+from raygnn.sampling.temporal import (
+    LAST,
+    Horizon,
+    Temporal,
+    as_seed_times,
+    as_times,
+    find_outside,
+    narrow,
+    salts_of,
+)
 
 _NONE = np.empty(0, np.int32)
 _NO_ALIAS = np.empty(0, np.int64)
@@ -71,7 +80,7 @@ class LocalPicker:
         kernels.count_taken(degrees, draws.fanout, draws.replace, offsets)
         positions = scratch.array("positions", int(offsets[-1]), np.int64)
         if is_uniform:
-            takes_last = horizon is not None and self._takes_last(horizon)
+            takes_last = horizon is not None and self.takes_last(horizon.temporal)
             _pick(rows, draws, positions, scratch, takes_last=takes_last)
             if skips is not None:
                 step_over(*skips, starts, offsets, positions)
@@ -106,13 +115,35 @@ class LocalPicker:
         return degrees
 
     def find_excluded(self, excluded: Exclusion) -> np.ndarray:
-        """int64, ascending positions of the excluded edges in `adjacency`."""
-        nodes, indptr = excluded.destinations, self.adjacency.indptr
+        """int64, ascending: positions of the excluded edges in `adjacency`, plus the number of
+        edges times that of the neighborhood, if destinations are codes of `DisjointIds`.
+        """
+        indptr, indices = self.adjacency.indptr, self.adjacency.indices
+        numbers, nodes = np.divmod(excluded.destinations, len(indptr) - 1)
         starts, degrees = np.empty((2, len(nodes)), np.int64)
         kernels.find_rows(indptr, nodes, starts, degrees)
-        arguments = (self.adjacency.indices, self._is_sorted, nodes, starts, degrees, Scratch())
+        arguments = (indices, self._is_sorted, excluded.destinations, starts, degrees, Scratch())
         skips = excluded.skips(*arguments) or NO_SKIPS
-        return np.repeat(starts[skips.rows], np.diff(skips.ptr)) + skips.edges
+        first = (numbers * len(indices) + starts)[skips.rows]
+        return np.repeat(first, np.diff(skips.ptr)) + skips.edges
+
+    def own_times(self, column: str) -> np.ndarray | None:
+        """int64 or float64 [num_edges], in the order of `adjacency`; None without the column."""
+        if column not in self._bundle.columns(self._edge_type):
+            return None
+        times, e_id = as_seed_times(self._times(self._edge_type, column)), self.adjacency.e_id
+        return times if e_id is None else times[e_id]
+
+    def visible_from(self, column: str) -> np.ndarray | None:
+        """int64 or float64 [num_edges], the later of the times of each edge and of its neighbor;
+        None if neither type has the column. Both have integers, or both floats.
+        """
+        own = self.own_times(column)
+        if column not in self._bundle.columns(self._neighbor_type):
+            return own
+        indices, times = self._times_of_neighbors(column)
+        of_neighbors = as_seed_times(times)[indices]
+        return of_neighbors if own is None else np.maximum(own, of_neighbors)
 
     def count_neighbors(self, num_neighbors: int) -> np.ndarray:
         """int64 [num_neighbors], number of edges of each neighbor."""
@@ -139,8 +170,10 @@ class LocalPicker:
             alias = self._alias[column] if has_alias else _NO_ALIAS
             return Weighting(alias, weights, e_id)
 
-    def _takes_last(self, horizon: Horizon) -> bool:
-        return horizon.temporal.strategy == LAST and self._has_times(horizon)
+    def takes_last(self, temporal: Temporal) -> bool:
+        """Whether nodes sample their latest edges of this type."""
+        has_times = temporal.column in self._bundle.columns(self._edge_type)
+        return temporal.strategy == LAST and has_times
 
     def _has_times(self, horizon: Horizon) -> bool:
         return horizon.temporal.column in self._bundle.columns(self._edge_type)

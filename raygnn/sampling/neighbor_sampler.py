@@ -96,7 +96,7 @@ class NeighborSampler:
         """
         seed_ids = {t: check_seeds(self.graph, t, ids) for t, ids in seeds.items()}
         ids = None
-        if self.disjoint or self.temporal is not None:
+        if self.is_numbered:
             ids = DisjointIds(
                 self.graph, seed_ids, self.temporal, times, disjoint=self.disjoint, salts=salts
             )
@@ -136,6 +136,11 @@ class NeighborSampler:
                 growing.end_hop()
             subgraph = growing.finish()
         return subgraph if ids is None else ids.decoded(subgraph)
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether seeds have several neighborhoods; see `DisjointIds`."""
+        return self.disjoint or self.temporal is not None
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -16,7 +16,9 @@ from raygnn.device_memory import unused_bytes
 from raygnn.sampling.batch_assembler import BatchAssembler
 from raygnn.sampling.batch_sequence import BatchSequence, BatchT, SequenceOptions
 from raygnn.sampling.device_batches import DeviceBatches, HostPart, build_device_sampler
+from raygnn.sampling.device_padding import DevicePastLabels
 from raygnn.sampling.device_sampler import graph_bytes, why_not
+from raygnn.sampling.device_times import why_not_in_time
 from raygnn.sampling.growing_subgraph import share_leaves
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.padding import Padding
@@ -118,13 +120,16 @@ class SampledSequence(BatchSequence[BatchT]):
             "batches that the task changes": self.prepare is not None,
             "fewer examples than loader.batch_size": self.num_examples < self.batch_size,
             f"columns that the device does not hold ({columns})": bool(columns),
+            "out-degrees as of times": self.src_degrees and sampler.temporal is not None,
         }
         reason = next((name for name, prevents in settings.items() if prevents), None)
         reason = reason or why_not(sampler)
         if reason is None and device.type == "cuda":
-            num_bytes = graph_bytes(sampler)
+            past = self._assembler.past
+            num_bytes = graph_bytes(sampler) + (DevicePastLabels.num_bytes(past[1]) if past else 0)
             if 3 * num_bytes > unused_bytes(device):
                 reason = f"a graph of {num_bytes / 2**30:.1f} GiB, over a third of the free memory"
+        reason = reason or why_not_in_time(sampler)
         if reason is None:
             self._device_batches = self._batches_of(sampler, device)
         return reason
@@ -139,7 +144,7 @@ class SampledSequence(BatchSequence[BatchT]):
     def _batches_of(self, sampler: NeighborSampler, device: torch.device) -> DeviceBatches[BatchT]:
         graph, degrees = sampler.graph, {}
         on_device, padding_class = build_device_sampler(
-            sampler, self._padding.sizes[-1], self.request(0, 0), device
+            sampler, self._padding.sizes[-1], self.request(0, 0), device, self._shared_leaves
         )
         for edge_type in graph.edge_types if self.src_degrees else ():
             of_all = graph.neighbor_degrees(edge_type, np.arange(graph.num_nodes(edge_type[0])))
@@ -154,8 +159,9 @@ class SampledSequence(BatchSequence[BatchT]):
             return copied_batch(batch, device)[0]
 
         functions, num_threads = (host_part, self.localized, make), self._threads()[0]
-        padding = self._padding
-        return DeviceBatches(on_device, padding_class, padding, functions, degrees, num_threads)
+        past, arguments = self._assembler.past, (on_device, padding_class, self._padding, functions)
+        on_device_past = None if past is None else (past[0], DevicePastLabels(past[1], device))
+        return DeviceBatches(*arguments, degrees, on_device_past, num_threads)
 
     def make(self, epoch: int, index: int) -> BatchT:
         """Repeated epochs have stored micro-batches under their own numbers."""

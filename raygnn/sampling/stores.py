@@ -392,8 +392,9 @@ def find_device_columns(
     """The columns of these names whose rows a device computes, by type and name.
 
     Args:
-        holds: whether the device holds the columns; `auto` does if they take a third of its free
-            memory at most. If it does not, only rows narrower than float32 travel as stored.
+        holds: whether the device holds the columns, and times of any type; `auto` does if they
+            take a third of its free memory at most. If it does not, only rows narrower than
+            float32 travel as stored.
     """
     affines = find_affines(bundle, standardization)
     columns = {
@@ -403,14 +404,14 @@ def find_device_columns(
         if name in names
         and info.role != "label"
         and not info.sparse
-        and info.dtype in _DEVICE_DTYPES
+        and (info.role == "time" or info.dtype in _DEVICE_DTYPES)
     }
     if holds == "auto":
         num_bytes = sum(_dense(bundle.column(*key)).nbytes for key in columns)
         holds = 3 * num_bytes <= unused_bytes(device)
     device_columns = {}
     for (type_, name), info in columns.items():
-        if not holds and info.dtype == "float32":
+        if not holds and (info.role == "time" or info.dtype == "float32"):
             continue
         shape = info.shape or ((1,) if isinstance(type_, str) and info.role == "feature" else ())
         affine, held = affines.get((type_, name)), None

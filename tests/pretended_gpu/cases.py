@@ -258,6 +258,26 @@ CASES: dict[str, Case] = {
             **_model("Hetero"),
         },
     ),
+    "temporal links": Case(
+        "rows",
+        {
+            "task": {
+                "type": "link_prediction",
+                "args": {
+                    "edge_type": "user__buys__item",
+                    "num_random_negatives": 20,
+                    "num_random_negatives_eval": 20,
+                },
+            },
+            "data__reverse_edges": True,
+            "sampling__temporal": {},
+            "metrics": [],
+            **_model("Hetero"),
+        },
+    ),
+    "edges with their own neighborhoods": _also(
+        _films("Hetero", "edges"), sampling={"disjoint": True, "fanouts": [4, 3]}
+    ),
     "sparse features": replace(_nodes(), graph="sparse"),
     "sparse features, GAT": replace(_nodes(**_model("GAT", num_heads=2)), graph="sparse"),
     **{

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from raygnn.data.bundle import SeedRows
 from raygnn.data.links.supervision import (
     KnownLinks,
     KnownPositives,
     SeedEdges,
     SupervisionEdges,
 )
+from raygnn.data.past_labels import PastLabels
 from raygnn.sampling import (
     Batch,
     LinkLoader,
@@ -30,11 +33,14 @@ from raygnn.sampling import (
 from raygnn.sampling.device_batches import Repeated, Template
 from raygnn.sampling.device_padding import DevicePadding
 from raygnn.sampling.device_sampler import why_not
+from raygnn.sampling.device_times import why_not_in_time
 from raygnn.sampling.edge_loader import EdgeLoader, EdgePlan
+from raygnn.sampling.loader import RowPlan
 from raygnn.sampling.sampled_sequence import SampledSequence
 from raygnn.sampling.stores import find_device_columns
+from raygnn.sampling.temporal import Temporal
 from raygnn.sampling.tensor_record import layout_of
-from tests.small_graph import EDGE, SmallGraph, random_graph
+from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
 
 CPU = torch.device("cpu")
 FOLLOWS, BUYS, SELLS = ("user", "follows", "user"), ("user", "buys", "item"), ("item", "by", "user")
@@ -55,12 +61,32 @@ def small_graph(kind: str) -> SmallGraph:
     return SmallGraph(sizes, edges, "int64")
 
 
+def graph_in_time(kind: str, dtype: str = "int64") -> SmallGraph:
+    """The same with times, in whose order the edges of each node are visible."""
+    small, rng = small_graph(kind), np.random.default_rng(3)
+    small.roles = {**small.roles, "time": "time"}
+    first_type = next(iter(small.nodes))
+    born = np.full(small.nodes[first_type], 60)
+    for edge_type, (source, _) in small.edges.items():
+        if edge_type != SELLS:
+            times = rng.integers(0, 50, len(source))
+            small.times[edge_type] = times.astype(dtype)
+            if edge_type[0] == first_type:
+                np.minimum.at(born, source, times)
+    if kind == "several types":  # an edge of each item, from users who are later
+        num_items = small.nodes["item"]
+        small.edges["user", "made", "item"] = rng.integers(0, 500, num_items), np.arange(num_items)
+        small.times["user", "made", "item"] = np.zeros(num_items, dtype)
+    small.stored.setdefault(first_type, {})["time"] = born.astype(dtype)
+    return small
+
+
 def make_loader(
     small: SmallGraph,
     fanouts: Sequence[int],
     *,
-    replace: bool = False,
-    names: Sequence[str] = ("x", "weight"),
+    names: Sequence[str] = ("x", "weight", "time"),
+    sampling: Mapping[str, Any] = MappingProxyType({}),
     **options: Any,
 ) -> NeighborLoader:
     """Batches of 24 of 200 seeds, which repeat. The device holds the columns with these names."""
@@ -70,10 +96,10 @@ def make_loader(
     return NeighborLoader(
         graph,
         LocalFeatureStore(bundle, device_columns=held),
-        np.random.default_rng(1).integers(0, graph.num_nodes(node_type), NUM_SEEDS),
-        node_type,
+        node_type=node_type,
         **{
-            **options_of(graph, fanouts, replace=replace),
+            "seeds": np.random.default_rng(1).integers(0, graph.num_nodes(node_type), NUM_SEEDS),
+            **options_of(graph, fanouts, **sampling),
             "columns": {"x": "x", "y": "y"} if graph.columns(node_type) else {},
             "edge_columns": {"weight": "edge_weight"} if graph.columns(graph.edge_types[0]) else {},
             **options,
@@ -81,24 +107,31 @@ def make_loader(
     )
 
 
-def make_link_loader(kind: str, **options: Any) -> LinkLoader:
+def make_link_loader(
+    kind: str, sampling: Mapping[str, Any] = MappingProxyType({}), **options: Any
+) -> LinkLoader:
     """Batches of 24 links, with random negatives, known links, relations and cold nodes."""
-    small, rng = small_graph(kind), np.random.default_rng(2)
+    is_temporal = "temporal" in sampling
+    small = graph_in_time(kind) if is_temporal else small_graph(kind)
+    rng = np.random.default_rng(2)
     edge_type, reverse_types = EDGE, {}
     if kind == "several types":
         edge_type, reverse_types = BUYS, {BUYS: SELLS}
         small.edges[SELLS] = np.tile(small.edges[BUYS][::-1], 2)
+        if is_temporal:
+            small.times[SELLS] = np.tile(small.times[BUYS], 2)
     source, target = np.unique(np.stack(small.edges[edge_type])[:, :400], axis=1)
     anchors, first = np.unique(source, return_index=True)
     indptr = np.append(first, len(source)).astype(np.int64)
     bundle, graph = small.bundle, LocalGraphStore(small.bundle)
     counts = np.bincount(source, minlength=small.nodes[edge_type[0]])
     positives = KnownPositives(np.append(0, np.cumsum(counts)), target)
-    links = SupervisionEdges(*edge_type[::2], edge_type, anchors, indptr, target)
+    times = rng.integers(20, 60, len(source)) if is_temporal else None
+    links = SupervisionEdges(*edge_type[::2], edge_type, anchors, indptr, target, times)
     if kind == "several types":
         relations = np.sort(rng.integers(0, 2, len(anchors)))
         links = replace(links, relations=relations, edge_types=(edge_type, None))
-    held = find_device_columns(bundle, {}, ("x", "weight"), CPU, holds=True)
+    held = find_device_columns(bundle, {}, ("x", "weight", "time"), CPU, holds=True)
     return LinkLoader(
         graph,
         LocalFeatureStore(bundle, device_columns=held),
@@ -112,23 +145,31 @@ def make_link_loader(kind: str, **options: Any) -> LinkLoader:
             reverse_types=reverse_types,
         ),
         **{
-            **options_of(graph, [5, 3]),
-            "columns": {"x": "x"} if graph.columns(graph.node_types[0]) else {},
+            **options_of(graph, [5, 3], **sampling),
+            "columns": {name: name for name in graph.columns(graph.node_types[0]) if name != "y"},
             **options,
         },
     )
 
 
-def make_edge_loader(kind: str, **options: Any) -> EdgeLoader:
+def make_edge_loader(
+    kind: str,
+    sampling: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    sees_pair: bool = True,
+    **options: Any,
+) -> EdgeLoader:
     """Batches of 24 edges with features and labels."""
-    small = small_graph(kind)
+    is_temporal = "temporal" in sampling
+    small = graph_in_time(kind) if is_temporal else small_graph(kind)
     edge_type, reverse_types, names = EDGE, {}, ["weight"]
     if kind == "several types":
         edge_type, reverse_types, names = BUYS, {BUYS: SELLS}, []
         small.edges[SELLS] = small.edges[BUYS][::-1]
     bundle, graph = small.bundle, LocalGraphStore(small.bundle)
-    held = find_device_columns(bundle, {}, ("x", "weight"), CPU, holds=True)
+    held = find_device_columns(bundle, {}, ("x", "weight", "time"), CPU, holds=True)
     plan = EdgePlan(
+        sees_pair=sees_pair,
         edges=SeedEdges.of_bundle(bundle, edge_type, label_edges=False),
         seeds=np.random.default_rng(1).permutation(graph.num_edges(edge_type))[:NUM_SEEDS],
         reverse_types=reverse_types,
@@ -141,7 +182,7 @@ def make_edge_loader(kind: str, **options: Any) -> EdgeLoader:
         LocalFeatureStore(bundle, device_columns=held),
         plan,
         **{
-            **options_of(graph, [5, 3]),
+            **options_of(graph, [5, 3], **sampling),
             "columns": {"x": "x"} if names else {},
             "edge_columns": {"weight": "edge_weight"} if names else {},
             **options,
@@ -208,14 +249,108 @@ def _triton(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", ["one type", "several types"])
 @pytest.mark.parametrize(("replace", "fanouts"), [(False, [5, 3, 60]), (True, [4, 0, 3])])
 def test_batches_are_those_of_a_host(monkeypatch, kind, replace, fanouts):
-    loader = make_loader(small_graph(kind), fanouts, replace=replace)
+    loader = make_loader(small_graph(kind), fanouts, sampling={"replace": replace})
     assert check_batches(loader, 3, monkeypatch) >= 15
+
+
+@pytest.mark.parametrize("kind", ["one type", "several types"])
+@pytest.mark.parametrize("leaves", [set(), {"node", "user", "item"}])
+def test_disjoint_batches_are_those_of_a_host(monkeypatch, kind, leaves):
+    check_disjoint(monkeypatch, kind, leaves)
+
+
+def check_disjoint(monkeypatch: Any, kind: str, leaves: set[str], num_epochs: int = 2) -> None:
+    """Checks disjoint batches, some of which share leaves."""
+    options = {"sampling": {"disjoint": True}, "shared_leaves": frozenset(leaves)}
+    loader = make_loader(small_graph(kind), [5, 3], **options)
+    assert check_batches(loader, num_epochs, monkeypatch) >= 5 * num_epochs
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "strategy", "window", "dtypes"),
+    [
+        ("one type", "uniform", None, ("int64", "float64")),
+        ("one type", "last", 8, ("int64", "int64")),
+        ("several types", "uniform", None, ("float64", "int64")),
+        ("several types", "last", None, ("float32", "float64")),
+    ],
+)
+def test_batches_in_time_are_those_of_a_host(monkeypatch, disjoint, kind, strategy, window, dtypes):
+    temporal = Temporal(strategy=strategy, window=window)
+    check_in_time(monkeypatch, kind, dtypes, temporal=temporal, disjoint=disjoint)
+
+
+def check_in_time(
+    monkeypatch: Any, kind: str, dtypes: tuple[str, str], num_epochs: int = 2, **sampling: Any
+) -> None:
+    """Checks batches of a training table, half of whose rows see less, with past labels."""
+    small, rng = graph_in_time(kind, dtypes[0]), np.random.default_rng(4)
+    first_type = next(iter(small.nodes))
+    nodes = rng.integers(0, small.nodes[first_type], NUM_SEEDS)
+    times = rng.integers(0, 70, NUM_SEEDS).astype(dtypes[1])
+    rows = SeedRows("rows", first_type, NUM_SEEDS, nodes, times, None, None, {})
+    past = PastLabels.of(rows, np.arange(150), rng.random((150, 2), np.float32), span=50.0)
+    plan = RowPlan(rows, {"y": np.arange(NUM_SEEDS)}, as_of=60, gaps=np.array([3, 9]))
+    loader = make_loader(
+        small,
+        [5, 3],
+        sampling=sampling,
+        columns={"time": "time"},
+        edge_columns={"time": "time"},
+        seeds=np.arange(NUM_SEEDS),
+        plan=plan,
+        past=(first_type, past),
+        shared_leaves=frozenset({"item"}),
+        src_degrees=False,
+    )
+    assert check_batches(loader, num_epochs, monkeypatch) >= 5 * num_epochs
 
 
 @pytest.mark.parametrize("kind", ["one type", "several types"])
 @pytest.mark.parametrize("make", [make_link_loader, make_edge_loader])
 def test_batches_without_their_own_edges_are_those_of_a_host(monkeypatch, make, kind):
     assert check_batches(make(kind), 3, monkeypatch) >= 15
+
+
+@pytest.mark.parametrize("kind", ["one type", "several types"])
+@pytest.mark.parametrize("strategy", ["uniform", "last"])
+def test_links_in_time_are_those_of_a_host(monkeypatch, kind, strategy):
+    sampling = {"temporal": Temporal(strategy=strategy)}
+    loader = make_link_loader(kind, sampling, src_degrees=False)
+    assert check_batches(loader, 3, monkeypatch) >= 10
+
+
+@pytest.mark.parametrize("kind", ["one type", "several types"])
+@pytest.mark.parametrize("temporal", [{}, {"temporal": Temporal(strategy="last")}])
+def test_edges_with_their_own_neighborhoods_are_those_of_a_host(monkeypatch, kind, temporal):
+    sampling = {"disjoint": True, **temporal}
+    loader = make_edge_loader(kind, sampling, sees_pair=not temporal, src_degrees=not temporal)
+    assert check_batches(loader, 3, monkeypatch) >= 10
+
+
+@pytest.mark.usefixtures("_triton")
+@pytest.mark.parametrize("kind", ["one type", "several types"])
+def test_kernels_of_triton_sample_disjoint_batches(monkeypatch, kind):
+    check_disjoint(monkeypatch, kind, {"node", "user"}, num_epochs=1)
+
+
+@pytest.mark.usefixtures("_triton")
+@pytest.mark.parametrize("disjoint", [False, True])
+@pytest.mark.parametrize("strategy", ["uniform", "last"])
+def test_kernels_of_triton_sample_in_time(monkeypatch, disjoint, strategy):
+    options = {"temporal": Temporal(strategy=strategy), "disjoint": disjoint}
+    check_in_time(monkeypatch, "several types", ("int64", "float64"), 1, **options)
+
+
+@pytest.mark.usefixtures("_triton")
+@pytest.mark.parametrize("make", [make_link_loader, make_edge_loader])
+def test_kernels_of_triton_skip_edges_in_time(monkeypatch, make):
+    of_edges = make is make_edge_loader
+    sampling = {"temporal": Temporal(strategy="last"), "disjoint": of_edges}
+    options = {"sees_pair": False} if of_edges else {}
+    loader = make("one type", sampling, src_degrees=False, **options)
+    assert check_batches(loader, 1, monkeypatch) >= 3
 
 
 @pytest.mark.usefixtures("_triton")
@@ -226,7 +361,7 @@ def test_kernels_of_triton_skip_the_same_edges(monkeypatch, make, kind):
 
 
 def test_the_host_makes_batches_that_exclude_more_edges_than_fit(monkeypatch):
-    monkeypatch.setattr("raygnn.sampling.device_sampler._SPARE_SKIPS", -24)
+    monkeypatch.setattr("raygnn.sampling.device_inputs._SPARE_SKIPS", -24)
     assert 3 < check_batches(make_link_loader("one type"), 3, monkeypatch) < 30
 
 
@@ -240,17 +375,19 @@ def test_each_of_several_ranks_samples_its_batches(monkeypatch, rank):
 @pytest.mark.parametrize("kind", ["one type", "several types"])
 @pytest.mark.parametrize(("replace", "fanouts"), [(False, [5, 3]), (True, [4, 0, 3])])
 def test_kernels_of_triton_sample_the_same(monkeypatch, kind, replace, fanouts):
-    loader = make_loader(small_graph(kind), fanouts, replace=replace)
+    loader = make_loader(small_graph(kind), fanouts, sampling={"replace": replace})
     assert check_batches(loader, 1, monkeypatch) >= 3
 
 
 @pytest.mark.usefixtures("_triton")
-def test_kernels_of_triton_flag_what_does_not_fit(monkeypatch):
-    check_overflows(monkeypatch, num_epochs=1)
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_kernels_of_triton_flag_what_does_not_fit(monkeypatch, disjoint):
+    check_overflows(monkeypatch, num_epochs=1, disjoint=disjoint)
 
 
-def test_the_host_makes_batches_that_do_not_fit(monkeypatch):
-    check_overflows(monkeypatch, num_epochs=3)
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_the_host_makes_batches_that_do_not_fit(monkeypatch, disjoint):
+    check_overflows(monkeypatch, num_epochs=3, disjoint=disjoint)
 
 
 @pytest.mark.usefixtures("_triton")
@@ -269,14 +406,14 @@ def test_kernels_of_triton_take_few_launches(monkeypatch):
 
     monkeypatch.setattr(executor, "__call__", counted)
     batches._sample()
-    assert len(launched) == 21  # and 8 operators of torch
+    assert len(launched) == 20  # and 8 operators of torch
     template._fill()
-    assert len(launched) == 26  # and 5
+    assert len(launched) == 25  # and 5
 
 
-def check_overflows(monkeypatch: Any, num_epochs: int) -> None:
+def check_overflows(monkeypatch: Any, num_epochs: int, **sampling: Any) -> None:
     """Checks batches of which some exceed the capacities for edges."""
-    loader = make_loader(small_graph("several types"), [5, 3])
+    loader = make_loader(small_graph("several types"), [5, 3], sampling=sampling)
     (largest, *_) = loader._padding.sizes
     smaller = {key: [round(0.8 * n) for n in hops] for key, hops in largest.items()}
     loader._padding.sizes = [{**smaller, ("nodes", "user"): largest["nodes", "user"]}]
@@ -284,8 +421,8 @@ def check_overflows(monkeypatch: Any, num_epochs: int) -> None:
 
 
 def test_the_host_samples_after_a_batch_that_differs(monkeypatch, capsys):
-    def wrong(self: DevicePadding, edge_type: Any, node: torch.Tensor, out: torch.Tensor) -> None:
-        out.fill_(7)
+    def wrong(self: DevicePadding, *args: Any) -> None:
+        args[-1].fill_(7)
 
     monkeypatch.setattr(DevicePadding, "_fill_degrees", wrong)
     assert check_batches(make_loader(small_graph("one type"), [3, 2]), 2, monkeypatch) == 0
@@ -316,4 +453,26 @@ def test_a_loader_names_what_only_a_host_samples(monkeypatch):
     assert why_not(NeighborSampler(graph, [3, -1])) == "sampling.fanouts with -1"
     assert why_not(NeighborSampler(graph, [3], weight="weight")) == "sampling.weight='weight'"
     assert why_not(NeighborSampler(graph, [3], labor=True)) == "sampling.type='labor'"
-    assert why_not(NeighborSampler(graph, {EDGE: [3]}, disjoint=True)) == "sampling.disjoint"
+
+
+def test_a_loader_names_times_that_only_a_host_compares():
+    def reason(temporal: Temporal | None = None, **stored: np.ndarray) -> str | None:
+        small = graph_in_time("one type")
+        small.stored[NODE].update(stored)
+        temporal = temporal or Temporal()
+        sampler = NeighborSampler(LocalGraphStore(small.bundle), [3], temporal=temporal)
+        return why_not_in_time(sampler)
+
+    born = graph_in_time("one type").stored[NODE]["time"]
+    assert reason() is None
+    assert reason(Temporal(window=3)) is None
+    assert reason(time=born.astype("float32")).startswith("times that are integers in some types")
+    later = born + np.random.default_rng(0).integers(0, 60, len(born))
+    unordered = "edges of node__to__node that are not in the order of their times"
+    assert reason(time=later) == unordered
+    small = graph_in_time("one type", "float32")
+    small.times[EDGE][7] = np.nan
+    sampler = NeighborSampler(LocalGraphStore(small.bundle), [3], temporal=Temporal())
+    assert why_not_in_time(sampler) == unordered
+    loader = make_loader(small, [3], sampling={"temporal": Temporal()}, columns={}, edge_columns={})
+    assert loader.sample_on_device() == "out-degrees as of times"
