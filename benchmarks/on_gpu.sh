@@ -33,6 +33,7 @@ run sampler $python benchmarks/device_sampler.py --scale "$scale" --device cuda 
 run engine_steps $python benchmarks/engine_steps.py --scale "$scale" --device cuda --threads 12
 run training $python benchmarks/training.py --scale "$scale" --device cuda --sampler-threads 12 --rounds 5
 run link_steps $python benchmarks/link_steps.py --scale "$scale" --device cuda --rounds 10
+run row_steps $python benchmarks/row_steps.py --scale "$scale" --device cuda
 # By file: others import Ray.
 run tests $python -m pytest -p no:benchmark -n $processes -m gpu tests/unit/models/test_on_gpu.py \
     tests/unit/sampling/test_loader.py tests/numerics/test_on_gpu.py

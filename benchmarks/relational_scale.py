@@ -166,7 +166,7 @@ def _raygnn_rates(work: Path, graph: Path, steps: int) -> tuple[dict[str, float]
         "run": {"storage_path": str(work), "name": "run"},
     }
     result = raygnn.train.fit(config, allow_modules=["relational_scale"])
-    loader = _loader(config)
+    loader = train_loader(config)
     batches = (loader.make(*divmod(i, loader.num_batches)) for i in count())
     rates = {
         "raygnn: batches": _rate(_clocked(partial(next, batches) for _ in range(steps))),
@@ -175,7 +175,8 @@ def _raygnn_rates(work: Path, graph: Path, steps: int) -> tuple[dict[str, float]
     return result.metrics, rates
 
 
-def _loader(config: dict[str, Any]) -> Any:
+def train_loader(config: dict[str, Any]) -> Any:
+    """Batches of training rows, as a run makes them."""
     loaded = with_task_defaults(load_config(config, allow_modules=["relational_scale"]), None)
     bundle = open_graph(loaded, None, on_cluster=False)
     return sampled_loaders(loaded, bundle, find_spec(loaded, bundle))["train"]
