@@ -100,14 +100,32 @@ def _count(  # type: ignore[no-untyped-def]
     tl.store(taken + i, count, mask=i < size)
 
 
+@triton.jit
+def _select(num_zeros, num_edges, num_bits, start, num, k, valid):  # type: ignore[no-untyped-def]
+    """See `Selection`: the k-th smallest of `num` numbers from `start` on."""
+    start, stop, found = start + k * 0, start + num + k * 0, k * 0
+    zeros = num_zeros
+    for _ in range(num_bits):
+        first = tl.load(zeros + start, mask=valid, other=0).to(tl.int64)
+        last = tl.load(zeros + stop, mask=valid, other=0).to(tl.int64)
+        total = tl.load(zeros + num_edges).to(tl.int64)
+        is_one = k >= last - first
+        start = tl.where(is_one, total + start - first, first)
+        stop = tl.where(is_one, total + stop - last, last)
+        k = tl.where(is_one, k - (last - first), k)
+        found = 2 * found + is_one.to(tl.int64)
+        zeros += num_edges + 1
+    return found
+
+
 @triton.jit(do_not_specialize=["at_edges", "at_key"])
 def _draw(  # type: ignore[no-untyped-def]
-    node, numbers, counts, at_edges, keys, at_key, salts, starts, degrees, taken, ends, indices,
-    e_ids, skips, num_skips, skip_stride, first,
+    node, numbers, counts, at_edges, keys, at_key, salts, starts, degrees, taken, ends, indptr,
+    num_zeros, num_edges, num_bits, indices, e_ids, skips, num_skips, skip_stride, first,
     neighbors, neighbor_numbers, edges, cols, dst_starts, first_arrival, first_col, num_rows, size,
     fanout: tl.constexpr, width: tl.constexpr, replaces: tl.constexpr, takes_last: tl.constexpr,
     has_numbers: tl.constexpr, has_e_id: tl.constexpr, has_skips: tl.constexpr,
-    skips_by_number: tl.constexpr, block: tl.constexpr,
+    selects: tl.constexpr, skips_by_number: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """Edges of each node of a section; with one neighborhood, first arrivals of their neighbors."""
     i = tl.program_id(0) * block + tl.arange(0, block)
@@ -145,6 +163,11 @@ def _draw(  # type: ignore[no-untyped-def]
     place = begin[:, None] + column[None, :]
     valid = (column[None, :] < count[:, None]) & (place < size)
     position = start[:, None] + picks
+    if selects:
+        first = tl.load(indptr + row.to(tl.int64, bitcast=True), mask=inside, other=0)
+        position = first[:, None] + _select(
+            num_zeros, num_edges, num_bits, start[:, None], degree[:, None], picks, valid
+        )
     if has_skips:  # skips[k] - k edges are left before the k-th that is stepped over
         shift = number * 0
         if skips_by_number:
@@ -451,6 +474,11 @@ class TritonSampler(DeviceSampler):
             skips, num_skips, len(indices), *isolated, starts, degrees, taken, num_rows,
             in_time=in_time, block=_BLOCK, **options,
         )  # fmt: skip
+        selection: tuple[Any, ...] = self.nothing, 1, 0
+        if self.times is not None and edge_type in self.times.selections:
+            num_zeros = self.times.selections[edge_type].num_zeros
+            selection = num_zeros, num_zeros.shape[1] - 1, len(num_zeros)
+        num_bits = selection[-1]
         width = triton.next_power_of_2(fanout)
         block = max(_DRAWS // width, 1)
         of_arrivals = slice(first_arrival, first_arrival + size)
@@ -459,13 +487,14 @@ class TritonSampler(DeviceSampler):
         _draw[_grid(num_rows, block)](
             node, number, self.counts, self.at("edges", edge_type) + hop,
             inputs.keys, hop * len(self.edges) + self._order[edge_type], salts,
-            starts, degrees, taken, taken.cumsum(0), indices, indices if e_id is None else e_id,
+            starts, degrees, taken, taken.cumsum(0), indptr, *selection, indices,
+            indices if e_id is None else e_id,
             skips, num_skips, len(indices), self._first[neighbor_type], neighbors, numbers,
             self.e_id[edge_type][section], self.col[edge_type][section],
             self.dst_start[edge_type][chosen], first_arrival, sections.starts[hop], num_rows, size,
             width=width, takes_last=edge_type in self._takes_last,
             has_numbers=inputs.numbered is not None, has_e_id=e_id is not None,
-            has_skips=num_skips > 0, block=block, **options,
+            has_skips=num_skips > 0, selects=num_bits > 0, block=block, **options,
         )  # fmt: skip
         return neighbors, None if inputs.numbered is None else numbers
 

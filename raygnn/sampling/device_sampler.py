@@ -51,9 +51,10 @@ def graph_bytes(sampler: NeighborSampler) -> int:
         edges = graph.adjacency(edge_type)
         arrays = (edges.indptr, edges.indices, edges.e_id)
         total += sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
-    if sampler.temporal is not None:
-        # Times, which are sorted, their ranks and codes.
-        total += 32 * sum(graph.num_edges(edge_type) for edge_type in sampler.fanouts)
+        if sampler.temporal is not None:
+            # Times, which are sorted, their ranks and codes; at most all bits of a `Selection`.
+            num_bits = int(np.diff(edges.indptr).max(initial=0)).bit_length()
+            total += (32 + 4 * num_bits) * graph.num_edges(edge_type)
     if not sampler.is_numbered:
         total += sum(4 * graph.num_nodes(node_type) for node_type in graph.node_types)
     return total
@@ -251,7 +252,7 @@ class DeviceSampler:
         node_type, size = edge_type[2], self.edges[edge_type].sizes[hop]
         sections = self.nodes[node_type]
         chosen, section = sections[hop], self.edges[edge_type][hop]
-        _, indices, e_id = self.adjacency[edge_type]
+        indptr, indices, e_id = self.adjacency[edge_type]
         place = torch.arange(sections.sizes[hop], device=self.device)
         inside = place < self.count("nodes", node_type)[hop]
         node = torch.where(inside, self.node[node_type][chosen], 0)
@@ -286,7 +287,12 @@ class DeviceSampler:
         end = taken.cumsum(0)
         begin = end - taken
         is_taken = j < taken[:, None]
-        position = start[:, None] + picks
+        selection = None if self.times is None else self.times.selections.get(edge_type)
+        if selection is None:
+            position = start[:, None] + picks
+        else:
+            chosen_edges = selection(start[:, None], stop[:, None], picks)
+            position = indptr[node][:, None] + chosen_edges
         if skips is not None:
             # skips[k] - k edges are left before the k-th that is stepped over
             left = skips - torch.arange(len(skips), device=self.device)

@@ -1,12 +1,12 @@
 """The edges that a time allows, found on a device.
 
-An edge is visible from its own time on, or from that of its neighbor, if that is later. A device
-finds the visible edges of a node if these times ascend in the order of its edges.
+An edge is visible from its own time on, or from that of its neighbor, if that is later. In the
+order of these times, the visible edges of a node are consecutive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import torch
@@ -18,9 +18,12 @@ from raygnn.sampling.stores import LocalGraphStore
 from raygnn.sampling.temporal import Horizon, as_times
 
 
-def why_not_in_time(sampler: NeighborSampler) -> str | None:
+def why_not_in_time(sampler: NeighborSampler, excluded: Collection[EdgeType]) -> str | None:
     """The times in which only a host finds edges, for a log; None if a device can. Reads the times
     of all edges.
+
+    Args:
+        excluded: types of edges that samples exclude.
     """
     graph, temporal = sampler.graph, sampler.temporal
     if temporal is None:
@@ -29,28 +32,27 @@ def why_not_in_time(sampler: NeighborSampler) -> str | None:
     column = temporal.column
     types: list[str | EdgeType] = [*graph.node_types, *graph.edge_types]
     columns = [graph.columns(type_).get(column) for type_ in types]
-    kinds = {np.dtype(info.dtype).kind for info in columns if info is not None}
-    if len(kinds) > 1:
+    if len({np.dtype(info.dtype).kind for info in columns if info is not None}) > 1:
         return "times that are integers in some types and floats in others"
     for edge_type in sampler.fanouts:
-        times = graph.picker(edge_type).visible_from(column)
+        picker, name = graph.picker(edge_type), edge_type_name(edge_type)
+        times, own = picker.visible_from(column), picker.own_times(column)
         if times is None:
             continue
-        is_first = np.zeros(len(times) + 1, bool)
-        is_first[graph.adjacency(edge_type).indptr] = True
-        if not np.all((times[1:] >= times[:-1]) | is_first[1:-1]) or np.isnan(times).any():
-            return f"edges of {edge_type_name(edge_type)} that are not in the order of their times"
-        if temporal.window is not None and not _are_own(graph, edge_type, column, times):
-            return f"sampling.temporal.window and neighbors of {edge_type_name(edge_type)}"
+        if np.isnan(times).any():
+            return f"missing times of edges of {name} or of their neighbors"
+        if temporal.window is not None and (own is None or not np.array_equal(own, times)):
+            return f"sampling.temporal.window and times of neighbors of {name}"
+        if edge_type in excluded and not _ascend(times, picker.adjacency.indptr):
+            return f"excluded edges of {name}, which are not in the order of their times"
     return None
 
 
-def _are_own(
-    graph: LocalGraphStore, edge_type: EdgeType, column: str, visible_from: np.ndarray
-) -> bool:
-    """Whether no neighbor is later than its edge."""
-    own = graph.picker(edge_type).own_times(column)
-    return own is not None and np.array_equal(own, visible_from)
+def _ascend(times: np.ndarray, indptr: np.ndarray) -> bool:
+    """Whether times ascend along the edges of each node."""
+    is_first = np.zeros(len(times) + 1, bool)
+    is_first[indptr] = True
+    return bool(np.all((times[1:] >= times[:-1]) | is_first[1:-1]))
 
 
 class DeviceTimes:
@@ -62,6 +64,7 @@ class DeviceTimes:
     Attributes:
         codes: by edge type with times, int64 [num_edges], ascending: `stride` times the node plus
             the rank of the time.
+        selections: by edge type, if edges are in another order.
     """
 
     def __init__(
@@ -76,12 +79,16 @@ class DeviceTimes:
         joined = torch.cat(list(times.values())) if times else torch.empty(0, dtype=torch.int64)
         #: Distinct times, ascending.
         self._instants, ranks = torch.unique(joined.to(device), return_inverse=True)
-        self.stride, self.codes = len(self._instants), {}
+        self.stride = len(self._instants)
+        self.codes: dict[EdgeType, Tensor] = {}
+        self.selections: dict[EdgeType, Selection] = {}
         parts = ranks.split([len(x) for x in times.values()])
         for edge_type, of_edges in zip(times, parts, strict=True):
             degrees = indptr[edge_type].diff()
             nodes = torch.arange(len(degrees), device=device).repeat_interleave(degrees)
-            self.codes[edge_type] = nodes * self.stride + of_edges
+            self.codes[edge_type], order = (nodes * self.stride + of_edges).sort(stable=True)
+            if not torch.equal(order, torch.arange(len(order), device=device)):
+                self.selections[edge_type] = Selection(order - indptr[edge_type][nodes])
 
     def limits(self, times: np.ndarray) -> np.ndarray:
         """[num_limits, num_times]: earliest times of edges, with a window, and latest ones."""
@@ -94,3 +101,40 @@ class DeviceTimes:
         stop = torch.searchsorted(self._instants, limits[-1], right=True)
         start = torch.searchsorted(self._instants, limits[0]) if len(limits) > 1 else stop * 0
         return torch.stack([start, stop])
+
+
+class Selection:
+    """Selects the visible edges of nodes in the order of the edges: a wavelet matrix.
+
+    Args:
+        numbers: int64 [num_edges], the number of each edge among those of its node, in the order of
+            the times.
+    Attributes:
+        num_zeros: int32 [num_bits, num_edges + 1], from the highest bit of the numbers to the
+            lowest, the zeros before each position. For the next bit, numbers with a one follow
+            those with a zero.
+
+    Source: Claude, Navarro and Ordonez, The wavelet matrix, Information Systems 47, 2015.
+    """
+
+    def __init__(self, numbers: Tensor) -> None:
+        self.num_zeros = numbers.new_empty(
+            (int(numbers.max()).bit_length(), len(numbers) + 1), dtype=torch.int32
+        )
+        for row, bit in zip(self.num_zeros, reversed(range(len(self.num_zeros))), strict=True):
+            is_one = ((numbers >> bit) & 1).bool()
+            row[0], row[1:] = 0, (~is_one).cumsum(0)
+            numbers = torch.cat([numbers[~is_one], numbers[is_one]])
+
+    def __call__(self, start: Tensor, stop: Tensor, k: Tensor) -> Tensor:
+        """The k-th smallest numbers at the positions from `start` to `stop`."""
+        found = torch.zeros_like(k)
+        for zeros in self.num_zeros:
+            first, last, total = zeros[start].long(), zeros[stop].long(), zeros[-1]
+            num = last - first
+            is_one = k >= num
+            start = torch.where(is_one, total + start - first, first)
+            stop = torch.where(is_one, total + stop - last, last)
+            k = torch.where(is_one, k - num, k)
+            found = 2 * found + is_one
+        return found

@@ -129,7 +129,7 @@ class SampledSequence(BatchSequence[BatchT]):
             num_bytes = graph_bytes(sampler) + (DevicePastLabels.num_bytes(past[1]) if past else 0)
             if 3 * num_bytes > unused_bytes(device):
                 reason = f"a graph of {num_bytes / 2**30:.1f} GiB, over a third of the free memory"
-        reason = reason or why_not_in_time(sampler)
+        reason = reason or why_not_in_time(sampler, self.request(0, 0).exclude or ())
         if reason is None:
             self._device_batches = self._batches_of(sampler, device)
         return reason

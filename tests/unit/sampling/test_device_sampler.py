@@ -40,7 +40,7 @@ from raygnn.sampling.sampled_sequence import SampledSequence
 from raygnn.sampling.stores import find_device_columns
 from raygnn.sampling.temporal import Temporal
 from raygnn.sampling.tensor_record import layout_of
-from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
+from tests.small_graph import EDGE, SmallGraph, random_graph
 
 CPU = torch.device("cpu")
 FOLLOWS, BUYS, SELLS = ("user", "follows", "user"), ("user", "buys", "item"), ("item", "by", "user")
@@ -61,8 +61,8 @@ def small_graph(kind: str) -> SmallGraph:
     return SmallGraph(sizes, edges, "int64")
 
 
-def graph_in_time(kind: str, dtype: str = "int64") -> SmallGraph:
-    """The same with times, in whose order the edges of each node are visible."""
+def graph_in_time(kind: str, dtype: str = "int64", *, in_order: bool = True) -> SmallGraph:
+    """The same with times. `in_order`: edges become visible in the order of the graph."""
     small, rng = small_graph(kind), np.random.default_rng(3)
     small.roles = {**small.roles, "time": "time"}
     first_type = next(iter(small.nodes))
@@ -77,6 +77,8 @@ def graph_in_time(kind: str, dtype: str = "int64") -> SmallGraph:
         num_items = small.nodes["item"]
         small.edges["user", "made", "item"] = rng.integers(0, 500, num_items), np.arange(num_items)
         small.times["user", "made", "item"] = np.zeros(num_items, dtype)
+    if not in_order:
+        born += rng.integers(0, 50, len(born))
     small.stored.setdefault(first_type, {})["time"] = born.astype(dtype)
     return small
 
@@ -281,11 +283,24 @@ def test_batches_in_time_are_those_of_a_host(monkeypatch, disjoint, kind, strate
     check_in_time(monkeypatch, kind, dtypes, temporal=temporal, disjoint=disjoint)
 
 
+@pytest.mark.parametrize("kind", ["one type", "several types"])
+@pytest.mark.parametrize("strategy", ["uniform", "last"])
+def test_edges_in_another_order_are_those_of_a_host(monkeypatch, kind, strategy):
+    options = {"temporal": Temporal(strategy=strategy), "in_order": False}
+    check_in_time(monkeypatch, kind, ("int64", "int64"), **options)
+
+
 def check_in_time(
-    monkeypatch: Any, kind: str, dtypes: tuple[str, str], num_epochs: int = 2, **sampling: Any
+    monkeypatch: Any,
+    kind: str,
+    dtypes: tuple[str, str],
+    num_epochs: int = 2,
+    *,
+    in_order: bool = True,
+    **sampling: Any,
 ) -> None:
     """Checks batches of a training table, half of whose rows see less, with past labels."""
-    small, rng = graph_in_time(kind, dtypes[0]), np.random.default_rng(4)
+    small, rng = graph_in_time(kind, dtypes[0], in_order=in_order), np.random.default_rng(4)
     first_type = next(iter(small.nodes))
     nodes = rng.integers(0, small.nodes[first_type], NUM_SEEDS)
     times = rng.integers(0, 70, NUM_SEEDS).astype(dtypes[1])
@@ -336,10 +351,10 @@ def test_kernels_of_triton_sample_disjoint_batches(monkeypatch, kind):
 
 
 @pytest.mark.usefixtures("_triton")
-@pytest.mark.parametrize("disjoint", [False, True])
-@pytest.mark.parametrize("strategy", ["uniform", "last"])
-def test_kernels_of_triton_sample_in_time(monkeypatch, disjoint, strategy):
-    options = {"temporal": Temporal(strategy=strategy), "disjoint": disjoint}
+@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize(("disjoint", "strategy"), [(False, "uniform"), (True, "last")])
+def test_kernels_of_triton_sample_in_time(monkeypatch, in_order, disjoint, strategy):
+    options = {"temporal": Temporal(strategy=strategy), "disjoint": disjoint, "in_order": in_order}
     check_in_time(monkeypatch, "several types", ("int64", "float64"), 1, **options)
 
 
@@ -456,23 +471,23 @@ def test_a_loader_names_what_only_a_host_samples(monkeypatch):
 
 
 def test_a_loader_names_times_that_only_a_host_compares():
-    def reason(temporal: Temporal | None = None, **stored: np.ndarray) -> str | None:
-        small = graph_in_time("one type")
-        small.stored[NODE].update(stored)
-        temporal = temporal or Temporal()
+    def reason(small: SmallGraph, *excluded: Any, window: int | None = None) -> str | None:
+        temporal = Temporal(window=window)
         sampler = NeighborSampler(LocalGraphStore(small.bundle), [3], temporal=temporal)
-        return why_not_in_time(sampler)
+        return why_not_in_time(sampler, excluded)
 
-    born = graph_in_time("one type").stored[NODE]["time"]
-    assert reason() is None
-    assert reason(Temporal(window=3)) is None
-    assert reason(time=born.astype("float32")).startswith("times that are integers in some types")
-    later = born + np.random.default_rng(0).integers(0, 60, len(born))
-    unordered = "edges of node__to__node that are not in the order of their times"
-    assert reason(time=later) == unordered
-    small = graph_in_time("one type", "float32")
-    small.times[EDGE][7] = np.nan
-    sampler = NeighborSampler(LocalGraphStore(small.bundle), [3], temporal=Temporal())
-    assert why_not_in_time(sampler) == unordered
-    loader = make_loader(small, [3], sampling={"temporal": Temporal()}, columns={}, edge_columns={})
+    assert reason(graph_in_time("one type"), EDGE, window=3) is None
+    late, name = graph_in_time("one type", in_order=False), "node__to__node"
+    assert reason(late) is None
+    unordered = f"excluded edges of {name}, which are not in the order of their times"
+    assert reason(late, EDGE) == unordered
+    assert reason(late, window=3) == f"sampling.temporal.window and times of neighbors of {name}"
+    mixed = graph_in_time("one type")
+    mixed.times[EDGE] = mixed.times[EDGE].astype("float32")
+    assert reason(mixed) == "times that are integers in some types and floats in others"
+    missing = graph_in_time("one type", "float32")
+    missing.times[EDGE][7] = np.nan
+    assert reason(missing) == f"missing times of edges of {name} or of their neighbors"
+    options = {"sampling": {"temporal": Temporal()}, "columns": {}, "edge_columns": {}}
+    loader = make_loader(graph_in_time("one type"), [3], **options)
     assert loader.sample_on_device() == "out-degrees as of times"
