@@ -173,8 +173,9 @@ class EarlyStopping(Section):
         mode: Whether lower (min) or higher (max) is better; required with a `monitor` that is not a
             loss.
         patience: Validations without improvement before training ends.
-        min_delta: Smallest change that counts as an improvement; null is 0.0002 for the default
-            metric of link prediction, else 0.
+        min_delta: Smallest change that counts as an improvement; null is a thousandth of the best
+            value for the default metric of link prediction, and of rows with times that LightGBM
+            predicts too, else 0.
     """
 
     monitor: Monitor | None = None

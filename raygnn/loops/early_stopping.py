@@ -24,12 +24,14 @@ class BestTracker:
     An improvement is a change by more than `min_delta` in the direction of `mode`.
 
     Attributes:
+        least_gain: relative to the best value, in place of `min_delta`.
         key: the config key of the metric, for errors.
     """
 
     monitor: str
     mode: str = "min"
     min_delta: float = 0.0
+    least_gain: float = 0.0
     best: float | None = None
     key: str = "early_stopping.monitor"
 
@@ -49,7 +51,7 @@ class BestTracker:
         if self.best is None:
             return True
         gain = self.best - value if self.mode == "min" else value - self.best
-        return gain > self.min_delta
+        return gain > max(self.min_delta, self.least_gain * abs(self.best))
 
     def improves(self, value: float) -> bool:
         """Whether `value` beats the best so far, which it then replaces."""
@@ -95,8 +97,8 @@ class EarlyStopper:
 #: A metric, and whether less ("min") or more ("max") is better.
 Watched = tuple[str, str]
 VALIDATION_LOSS: Watched = ("val/loss", "min")
-#: Least change of a ranking metric. A link model whose encoder does not help changes it by less.
-_LEAST_GAIN = 2e-4
+#: Relative gain that counts where a model has other parts than the GNN.
+LEAST_GAIN = 1e-3
 
 
 def best_tracker(
@@ -111,17 +113,21 @@ def best_tracker(
 
 
 def early_stopper(
-    config: Config, has_validation: bool, default: Watched = VALIDATION_LOSS
+    config: Config,
+    has_validation: bool,
+    default: Watched = VALIDATION_LOSS,
+    least_gain: float = 0.0,
 ) -> EarlyStopper | None:
-    """The configured early stopping, if any. `default`: see `best_tracker`."""
+    """The configured early stopping, if any. `default`, with its `least_gain`: of the task."""
     stopping = config.early_stopping
     if stopping is None:
         return None
     monitor, mode = _metric(stopping.monitor, stopping.mode, default, has_validation)
-    min_delta = stopping.min_delta
-    if min_delta is None:
-        min_delta = _LEAST_GAIN if stopping.monitor is None and mode == "max" else 0.0
-    return EarlyStopper(BestTracker(monitor, mode, min_delta), stopping.patience)
+    is_default = stopping.monitor is None and stopping.min_delta is None
+    tracker = BestTracker(
+        monitor, mode, stopping.min_delta or 0.0, least_gain if is_default else 0.0
+    )
+    return EarlyStopper(tracker, stopping.patience)
 
 
 def _metric(monitor: str | None, mode: str, default: Watched, has_validation: bool) -> Watched:

@@ -99,7 +99,9 @@ class Engine:
         self.metrics_of_module: dict[str, float] = {}  # of the best validation, without a blend
         self.intervals: dict[str, tuple[float, float]] = {}  # of test metrics, by name
         self.diagnostics: dict[str, dict[str, Any]] = {}  # by name and split
-        self.early_stopper = early_stopper(self.config, self.has_validation, task.watched)
+        self.early_stopper = early_stopper(
+            self.config, self.has_validation, task.watched, task.least_gain
+        )
         self._save = save
         self._log_window, self._validation_window = RunningMean(), RunningMean()
         self._spent_s, self._started_s = 0.0, time.monotonic()

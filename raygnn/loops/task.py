@@ -162,6 +162,11 @@ class Task(ABC, Generic[BatchT]):
         """The default metric of early stopping and best checkpoint, and "min" or "max"."""
         return ("val/loss", "min")
 
+    @property
+    def least_gain(self) -> float:
+        """Relative improvement of `watched` below which early stopping counts none, by default."""
+        return 0.0
+
     #: Unit of the losses if it is not the labels' unit. Printed at the start.
     loss_unit: str | None = None
 

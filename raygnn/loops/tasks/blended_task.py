@@ -40,6 +40,7 @@ from raygnn.loops.blend import (
 )
 from raygnn.loops.boosted_trees import BoostedTrees
 from raygnn.loops.column_effects import MAX_ROWS, describe_effects
+from raygnn.loops.early_stopping import LEAST_GAIN
 from raygnn.loops.ranges import Ranges
 from raygnn.loops.tasks.label_target import LabelOutput
 from raygnn.loops.tasks.label_task import LabelTask
@@ -101,6 +102,12 @@ class BlendedTask(LabelTask[BatchT]):
             parts=frozenset(blend.shares),
             uncalibrated=self._uncalibrated(asked, guesses, blend),
         )
+
+    @property
+    def least_gain(self) -> float:
+        """Beside LightGBM, smaller gains of the GNN change no blend."""
+        is_blended = self.target.arguments.blend is not False and not self.left_out()
+        return LEAST_GAIN if is_blended and self.config.sampling.temporal is not None else 0.0
 
     def warnings(self) -> list[str]:
         """Also warns about a column that LightGBM depends on."""

@@ -34,6 +34,8 @@ _CURRENCIES = (
     "AED|ARS|AUD|BGN|BRL|CAD|CHF|CLP|CNY|COP|CZK|DKK|EGP|EUR|GBP|HKD|HUF|IDR|ILS|INR|JPY|KRW|MXN|MYR"
     "|NGN|NOK|NZD|PEN|PHP|PKR|PLN|RON|RUB|SAR|SEK|SGD|THB|TRY|TWD|UAH|USD|VND|ZAR"
 )
+_YEARS = frozenset(["year", "season", "fiscal"])
+_FIRST_YEAR, _LAST_YEAR = 1700, 2200
 _WHOLE_NUMBER = r"^[0-9]{1,18}(\.0+)?$"
 _ERRORS = 0.01  # share of the rows in which a key may repeat or lack an id, or times be swapped
 _MOST_CATEGORY_WORDS = 3
@@ -217,6 +219,16 @@ class Column:
     def is_time(self) -> bool:
         is_one_date = len(self.formats) == 1 and self.formats[0] in DATE_FORMATS
         return self.kind == "time" or is_one_date
+
+    @cached_property
+    def is_year(self) -> bool:
+        """Whether this column names the year of its row, such as `year`, `yearID` or `season`."""
+        words = {*words_of(self.name)} - {"id", "key"}
+        if not words or not words <= _YEARS or len(self.distinct_ids) == 0:
+            return False
+        ends = pc.min_max(self.distinct_ids).as_py()
+        is_number = pa.types.is_integer(self.distinct_ids.type)
+        return is_number and ends["min"] >= _FIRST_YEAR and ends["max"] <= _LAST_YEAR
 
     @cached_property
     def times(self) -> pa.Array:

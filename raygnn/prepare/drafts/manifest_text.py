@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from raygnn.data.manifest import FORMAT
 from raygnn.documents import dump_yaml
-from raygnn.prepare.drafts.columns import NUMBER_FORMATS, Column, type_name
+from raygnn.prepare.drafts.columns import NUMBER_FORMATS, Column, type_name, word_set, words_of
 from raygnn.prepare.drafts.raw_tables import Table
 from raygnn.prepare.drafts.roles import (
     Roles,
@@ -25,6 +25,8 @@ from raygnn.prepare.drafts.roles import (
     roles_of,
 )
 
+# Words of columns whose whole numbers name classes, even if there are many.
+_CLASSES = word_set("label target class category type kind topic group genre cluster code id y")
 _SEPARATORS = (";", "|")  # of lists in a text; commas are in sentences and names too
 _END_OF_KEY = re.compile(
     r"(?i:[-_ ]?(id|key|code|nr)|[-_ ](no|num|number))$|(?<=[a-z])(No|Num|Number)$"
@@ -158,6 +160,9 @@ def _label_lines(column: Column) -> Iterator[str]:
     ):
         label = f"{{column: {label}, kind: class}}"
         note = "whole numbers are read as classes; kind: regression predicts them as numbers"
+    elif column.kind == "int" and not _CLASSES & {*words_of(column.name)}:
+        label = f"{{column: {label}, kind: regression}}"
+        note = "has many whole numbers, read as amounts; kind: class reads them as classes"
     yield f"    labels: {{{_quoted(label_name(column.name))}: {label}}}\n"
     if note:
         yield f"    # ? {column.name}: {note}\n"

@@ -93,6 +93,7 @@ class Table:
         repairs: differences from the files. A table with repairs is written as a copy.
         source: file pattern of a copy.
         key: the column of ids.
+        joined: by column that joins ids of several columns, their names.
         row_key: an id column that edges and training rows do not need.
         references: by column.
         rejected: columns that look like references, and why they are not.
@@ -110,6 +111,7 @@ class Table:
     key: str | None = None
     references: dict[str, Reference] = field(default_factory=dict)
     is_referred: bool = False
+    joined: dict[str, tuple[str, ...]] = field(default_factory=dict)
     row_key: str | None = None
     rejected: list[Reference] = field(default_factory=list)
     edge_files: dict[str, str] = field(default_factory=dict)

@@ -189,9 +189,12 @@ def _join_key(table: Table, tables: Sequence[Table]) -> bool:
         name
         for name, column in table.columns.items()
         if column.kind in {"int", "text"} and any(name in other.columns for other in others)
+        if name not in table.joined
     ]
     for names in (*combinations(shared, 2), *combinations(shared, 3)):
         own = {*names} - {*table.references}
+        if any({*names} == {*parts} for parts in table.joined.values()):
+            continue
         if not own or (table.references and not all(map(_is_called_id, own))):
             continue
         name = " ".join(names)
@@ -209,6 +212,7 @@ def _join_key(table: Table, tables: Sequence[Table]) -> bool:
         for each in tables:
             if each is table or referring.get(each.name, 0) >= _NAMED_RATE:
                 each.set_column(name, _joined_ids(each, names))
+                each.joined[name] = names
                 each.repairs.append(f"{name} joins {' and '.join(names)}, the ids of {table.name}")
         return True
     return False
@@ -561,6 +565,7 @@ def list_missing_nodes(tables: list[Table], overrides: Overrides) -> dict[str, p
             and (table.name, column.name) not in overrides
             and (column.kind in {"int", "text"} or column.is_whole)
             and not column.is_split
+            and not column.is_year
             and (
                 (_stem_of_id(column.name) and column.repeats)
                 or _is_end(words_of(column.name), table)

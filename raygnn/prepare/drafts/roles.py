@@ -67,6 +67,9 @@ def choose_roles(tables: Sequence[Table]) -> None:
     referred = {ref.table for table in tables for ref in table.references.values()}
     for table in tables:
         table.is_referred = table.name in referred
+    for table in tables:
+        if _time(table) is None:
+            _date_by_year(table)
     events = {table.name for table in tables if is_event(table)}
     for table in tables:
         if not table.is_referred and table.references and _time(table) is None:
@@ -177,6 +180,35 @@ def _time(table: Table) -> Column | None:
         ]
         found += [c for c in named if c.kind == "int"]
     return found[0] if found else None
+
+
+def _date_by_year(table: Table) -> None:
+    """Dates rows by the last day of their year, month or day, when they are complete.
+
+    In referenced tables, the year has to be part of the ids, as in seasons of a team: people read
+    a book in its first year.
+    """
+    columns = table.columns.values()
+    year = next((column for column in columns if column.is_year), None)
+    if year is None or year.name == table.key or "date" in table.columns:
+        return
+    is_part_of_key = year.name in table.joined.get(table.key or "", ())
+    if not is_part_of_key and (table.is_referred or not table.references):
+        return
+    parts, last_days = [year.name], np.asarray(pc.fill_null(year.ids, 1970)) - 1970
+    last_days = last_days.astype("datetime64[Y]")
+    for word, unit, most in (("month", "M", 12), ("day", "D", 31)):
+        part = next((column for column in columns if words_of(column.name) == (word,)), None)
+        numbers = [0] if part is None or part.ids.null_count else part.distinct_ids.to_pylist()
+        if not {*numbers} <= {*range(1, most + 1)}:
+            break
+        assert part is not None
+        parts.append(part.name)
+        last_days = last_days.astype(f"datetime64[{unit}]") + (np.asarray(part.ids) - 1)
+    last_days = (last_days + 1).astype("datetime64[D]") - 1
+    dates = pc.if_else(pc.is_valid(year.ids), pa.chunked_array([last_days]), None)
+    table.set_column("date", dates)
+    table.repairs.append(f"date is the last day of {', '.join(parts)}, when the row is complete")
 
 
 def _inherit_time(table: Table, tables: Sequence[Table], events: set[str]) -> None:
@@ -415,24 +447,31 @@ def _question(tables: Sequence[Table], folder: str) -> str | None:
     fitting = [days for days in map(timedelta, _WINDOWS) if (last - 4 * days).date() > first.date()]
     if not fitting:
         return None
-    # Of monthly payments, a month asks little, and a week more.
+    # Of monthly payments, a month asks little, and a week more; of yearly ones, it asks nothing.
+    gaps = np.diff(np.unique(time.times.drop_null()))
+    if len(gaps) and np.median(gaps) > np.timedelta64(_WINDOWS[0], "D"):
+        fitting = [timedelta(365)]
     ids = next(table for table in tables if table.name == events).columns[sides[0].column].ids
     telling = [days for days in fitting if _share_again(ids, time.times, days) < _NEARLY_ALL]
     window = (telling or fitting)[0]
+    recent = pc.unique(ids.filter(_is_late(time.times, 4 * window)))
+    active = f" --active {4 * window.days}d" if len(recent) < len(pc.unique(ids)) / 2 else ""
     test = (last - window).date()
     ask = (
         f'raygnn prepare labels {shlex.quote(folder)} --predict "count({events}{by}) over '
         f'{window.days}d > 0" --for {entity} --every {window.days}d --val {test - window} '
-        f"--test {test} --name {type_name(events)}_soon"
+        f"--test {test}{active} --name {type_name(events)}_soon"
     )
     return ask + (f"  # or by {sides[1].column}; without by, both count" if by else "")
 
 
 def _share_again(ids: pa.ChunkedArray, times: pa.Array, window: timedelta) -> float:
     """Share of the entities of events in three windows that have one in the last window, too."""
-    last = pc.max(times).as_py()
-    late = pc.greater(times, pa.scalar(last - window, times.type))
-    early = pc.greater(times, pa.scalar(last - 4 * window, times.type))
-    before = pc.unique(ids.filter(pc.and_not(early, late))).drop_null()
-    again = pc.is_in(before, value_set=pc.unique(ids.filter(late)))
+    is_late = _is_late(times, window)
+    before = pc.unique(ids.filter(pc.and_not(_is_late(times, 4 * window), is_late))).drop_null()
+    again = pc.is_in(before, value_set=pc.unique(ids.filter(is_late)))
     return pc.mean(again).as_py() or 0.0
+
+
+def _is_late(times: pa.Array, span: timedelta) -> pa.Array:
+    return pc.greater(times, pa.scalar(pc.max(times).as_py() - span, times.type))

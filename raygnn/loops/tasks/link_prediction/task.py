@@ -19,6 +19,7 @@ from raygnn.data.links.supervision import SupervisionEdges
 from raygnn.device_memory import copied
 from raygnn.errors import ConfigError
 from raygnn.loops.baselines import Baselines
+from raygnn.loops.early_stopping import LEAST_GAIN
 from raygnn.loops.split_rows import SplitRows
 from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
 from raygnn.loops.tasks.encoder_task import EncoderTask
@@ -200,6 +201,11 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         metrics = self.config.metrics
         has_mrr = not metrics or any(metric.type == "mrr" for metric in metrics)
         return ("val/mrr", "max") if has_mrr else ("val/loss", "min")
+
+    @property
+    def least_gain(self) -> float:
+        """An encoder that does not help changes its rankings by less."""
+        return LEAST_GAIN if self.watched[1] == "max" else 0.0
 
     @property
     def _corrects_log_q(self) -> bool:
