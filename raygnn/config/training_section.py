@@ -86,7 +86,7 @@ class Training(Section):
         max_samples: Limit in seeds of all workers.
         max_time_s: Limit in seconds of training.
         validate_every: When to validate, besides at the end; null is after whole epochs, at least
-            20 steps apart.
+            20 steps apart, and about 40 steps apart where LightGBM predicts rows with times too.
         validate_at_start: Validate before the first step too.
         num_val_batches: Validation batches, over all workers; null is all.
         num_test_batches: Test batches, over all workers; null is all.

@@ -441,12 +441,17 @@ class Engine:
 
     @cached_property
     def validate_every(self) -> Period:
-        """`training.validate_every`. Default: as many epochs as it takes to make 20 steps.
+        """`training.validate_every`. Default: as many epochs as it takes to make 20 steps, or an
+        equal part of an epoch with at most `Task.most_steps_unvalidated`.
 
-        Otherwise early stopping would end runs with few steps per epoch before they learn.
+        Early stopping would otherwise end runs with few steps per epoch before they learn.
         """
-        configured = self.config.training.validate_every
-        return configured or Period(epochs=-(-_STEPS_BETWEEN_VALIDATIONS // self.steps_per_epoch))
+        if (configured := self.config.training.validate_every) is not None:
+            return configured
+        steps = self.steps_per_epoch
+        if (num_parts := -(-steps // self.task.most_steps_unvalidated)) > 1:
+            return Period(steps=-(-steps // num_parts))
+        return Period(epochs=-(-_STEPS_BETWEEN_VALIDATIONS // steps))
 
     @property
     def has_validation(self) -> bool:

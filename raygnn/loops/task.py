@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
@@ -161,6 +162,11 @@ class Task(ABC, Generic[BatchT]):
     def watched(self) -> tuple[str, str]:
         """The default metric of early stopping and best checkpoint, and "min" or "max"."""
         return ("val/loss", "min")
+
+    @property
+    def most_steps_unvalidated(self) -> int:
+        """Most steps between validations by default, if an epoch has more."""
+        return sys.maxsize
 
     @property
     def least_gain(self) -> float:

@@ -53,6 +53,7 @@ from raygnn.sampling.batch_sequence import BatchT
 
 _SUSPICIOUS, _LIFT = 0.1, 0.05  # share of gains, and AUROC, by one column without times
 _OF_MEDIANS = ("mae", "nmae", "mape", "median_ae")  # metrics that a median minimizes
+_STEPS_UNVALIDATED = 40
 _MAX_CELLS = 1 << 26  # of the columns that LightGBM reads in training
 
 
@@ -108,6 +109,14 @@ class BlendedTask(LabelTask[BatchT]):
         """Beside LightGBM, smaller gains of the GNN change no blend."""
         is_blended = self.target.arguments.blend is not False and not self.left_out()
         return LEAST_GAIN if is_blended and self.config.sampling.temporal is not None else 0.0
+
+    @property
+    def most_steps_unvalidated(self) -> int:
+        """Beside LightGBM, a GNN learns from many rows of few entities within an epoch."""
+        if not self.least_gain:
+            return super().most_steps_unvalidated
+        num_evaluated = -(-len(self.target.splits.val) // self.config.batch.global_batch_size)
+        return max(_STEPS_UNVALIDATED, 2 * num_evaluated)
 
     def warnings(self) -> list[str]:
         """Also warns about a column that LightGBM depends on."""

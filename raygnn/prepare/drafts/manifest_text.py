@@ -160,7 +160,7 @@ def _label_lines(column: Column) -> Iterator[str]:
     ):
         label = f"{{column: {label}, kind: class}}"
         note = "whole numbers are read as classes; kind: regression predicts them as numbers"
-    elif column.kind == "int" and not _CLASSES & {*words_of(column.name)}:
+    elif column.kind == "int" and not column.is_class and not _CLASSES & {*words_of(column.name)}:
         label = f"{{column: {label}, kind: regression}}"
         note = "has many whole numbers, read as amounts; kind: class reads them as classes"
     yield f"    labels: {{{_quoted(label_name(column.name))}: {label}}}\n"

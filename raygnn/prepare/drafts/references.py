@@ -74,6 +74,7 @@ _MANY = 100  # distinct ids whose largest proves something
 #: Level of the names of a table's own ids; see `key_level`.
 OWN_NAME = 3
 _NAME_OF_AN_END = "the name is that of an end"
+_REPEATED_ID = "an id that repeats is that of another table"
 #: Why numbers are rejected that merely coincide with ids.
 COINCIDENCE = "small numbers, which would match the ids of any table that counts from 1"
 
@@ -349,7 +350,7 @@ def _find_reference(
     matches = [(other, _match(table, column, other)) for other in tables if other.key is not None]
     matches.sort(key=lambda pair: (-pair[1].level, -pair[1].rate, _num_keys(pair[0])))
     fitting = [(other, match) for other, match in matches if match.is_accepted]
-    if fitting and fitting[0][1].why == _NAME_OF_AN_END:  # tables of people first
+    if fitting and fitting[0][1].why in {_NAME_OF_AN_END, _REPEATED_ID}:  # people first
         fitting.sort(key=lambda pair: (-pair[1].level, -pair[1].rate, not is_side(pair[0])))
         rivals = [other for other, match in fitting if match[:2] == fitting[0][1][:2]]
         if len(rivals) > 1 and is_side(rivals[0]) == is_side(rivals[1]):
@@ -456,6 +457,8 @@ def _name_level(table: Table, column: Column, other: Table) -> tuple[int, str]:
         return (1, _NAME_OF_AN_END) if _is_end(words, table) else (0, "")
     if words == key and (len(key) > 1 or key_name != other.key):
         return 3, "the names of the columns are equal"
+    if words == key and {*key} <= _KEYS and column.repeats:
+        return 1, _REPEATED_ID
     if _joined(names) == _joined(other.words):
         return 3, "the names agree"
     key_stem = _stem(key_name)

@@ -68,7 +68,7 @@ def choose_roles(tables: Sequence[Table]) -> None:
     for table in tables:
         table.is_referred = table.name in referred
     for table in tables:
-        if _time(table) is None:
+        if (time := _time(table)) is None or time.kind == "int":
             _date_by_year(table)
     events = {table.name for table in tables if is_event(table)}
     for table in tables:

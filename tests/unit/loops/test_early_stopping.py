@@ -30,15 +30,16 @@ def test_a_gain_of_min_delta_or_less_is_none():
     assert tracker.improves(0.7)
 
 
-def test_a_ranking_that_hardly_changes_does_not_improve():
+def test_a_metric_of_the_task_that_hardly_changes_does_not_improve():
     config = load_config({**CONFIG, "early_stopping": {"patience": 2}}).config
     values = (0.18, 0.1801, 0.18015, 0.1801)
-    for watched, stops in ((("val/full_ndcg@20", "max"), 2), (("val/loss", "min"), 2)):
-        stopper = early_stopper(config, True, watched)
-        assert [stopper.should_stop(v) for v in values].index(True) == stops
+    stopper = early_stopper(config, True, ("val/full_ndcg@20", "max"), least_gain=1e-3)
+    assert [stopper.should_stop(v) for v in values].index(True) == 2
     named = {"monitor": "val/full_ndcg@20", "mode": "max", "patience": 2}
-    stopper = early_stopper(load_config({**CONFIG, "early_stopping": named}).config, True)
-    assert not any(stopper.should_stop(v) for v in values)
+    for own in (named, {"patience": 2, "min_delta": 0.0}):
+        config = load_config({**CONFIG, "early_stopping": own}).config
+        stopper = early_stopper(config, True, ("val/full_ndcg@20", "max"), least_gain=1e-3)
+        assert not any(stopper.should_stop(v) for v in values)
 
 
 def test_a_nan_is_an_error_and_not_a_rank():

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -1092,6 +1093,71 @@ def test_questions_are_not_about_what_always_happens(tmp_path: Path) -> None:
     write(tmp_path, "payments.csv", loan_id=loans.repeat(12), paid=[str(day) for day in paid])
     question = draft(str(tmp_path)).task.question
     assert '--predict "count(payments) over 7d > 0" --for loans --every 7d' in question
+
+
+def test_years_date_rows_and_questions_ask_about_years(tmp_path: Path) -> None:
+    """Seasons of players and of teams, whose ids are year and team; the year a plane was built in
+    dates nothing. Few players of all years are there in the last ones.
+    """
+    pytest.importorskip("duckdb")
+    teams, players = [f"T{i:02d}" for i in range(12)], [f"p{i:03d}" for i in range(600)]
+    seasons = [(year, team) for year in range(1960, 2021) for team in teams]
+    years = {"yearID": [year for year, _ in seasons], "teamID": [team for _, team in seasons]}
+    write(tmp_path, "teams.csv", **years, W=some([*range(60, 99)], len(seasons)))
+    write(tmp_path, "players.csv", playerID=players, bats=some(["L", "R"], 600))
+    write(tmp_path, "planes.csv", tail=[f"N{i}" for i in range(90)], year=some([1998, 2004], 90))
+    played = [(i, year) for i in range(600) for year in range(1960 + i // 10, 1968 + i // 10)]
+    played = [(players[i], year) for i, year in played if year <= 2020]
+    ends = {"playerID": [player for player, _ in played], "yearID": [year for _, year in played]}
+    ends["teamID"] = some(teams, len(played))
+    write(tmp_path, "batting.csv", **ends, HR=some([*range(40)], len(played)))
+    found = write_draft(str(tmp_path))
+    graph = Manifest.parse(found.text)
+    dated = {name for name, nodes in graph.node_types.items() if nodes.time}
+    assert dated | {table.type[1] for table in graph.edge_types if table.time} >= {"batting"}
+    assert dated & {"teams", "planes"} == {"teams"}
+    assert graph.node_types["teams"].id == "yearID teamID"
+    batting = found.made["_drafted/batting.parquet"].to_pandas()
+    assert (batting.date.astype(str) == batting.yearID.astype(str) + "-12-31").all()
+    (question,) = [note for note in found.notes if "prepare labels" in note]
+    assert '"count(batting) over 365d > 0" --for players --every 365d' in question
+    assert "--active 1460d" in question
+    assert main(shlex.split(question.partition("raygnn prepare ")[2])) == 0
+
+
+def test_months_and_days_beside_a_year_date_rows(tmp_path: Path) -> None:
+    write(tmp_path, "shops.csv", shop_id=range(500, 540), town=some(["a", "b"], 40))
+    rows = {"shop_id": some(range(500, 540), 300), "year": some([2023, 2024], 300)}
+    rows["month"] = some([*range(1, 13)], 300)
+    write(tmp_path, "reports.csv", **rows, sales=RNG.random(300))
+    write(tmp_path, "visits.csv", **rows, day=some([*range(1, 29)], 300), length=RNG.random(300))
+    made = draft(str(tmp_path)).made
+    reports, visits = (made[f"_drafted/{n}.parquet"].to_pandas() for n in ("reports", "visits"))
+    last = pd.to_datetime(reports[["year", "month"]].assign(day=1)) + pd.offsets.MonthEnd(0)
+    assert (pd.to_datetime(reports.date) == last).all()
+    assert (pd.to_datetime(visits.date) == pd.to_datetime(visits[["year", "month", "day"]])).all()
+
+
+def test_an_id_that_repeats_is_that_of_the_only_table_with_such_ids(tmp_path: Path) -> None:
+    """As in files of a study, where `id` is the patient everywhere."""
+    write(tmp_path, "patients.csv", id=range(1, 301), age=some([*range(20, 90)], 300))
+    write(tmp_path, "labs.csv", id=some(range(1, 301), 900), value=RNG.random(900))
+    (edges,) = Manifest.parse(draft(str(tmp_path)).text).edge_types
+    assert edges.type == ("labs", "id", "patients")
+    write(tmp_path, "doctors.csv", id=range(1, 301), rank=some(["a", "b"], 300))
+    assert not Manifest.parse(draft(str(tmp_path)).text).edge_types
+
+
+def test_many_whole_numbers_are_amounts_and_few_are_classes(tmp_path: Path) -> None:
+    write(tmp_path, "planes.csv", tail=[f"N{i}" for i in range(60)], seats=some([50, 180], 60))
+    delays = {"delay": RNG.integers(-40, 400, 900), "topic": RNG.integers(0, 40, 900)}
+    write(tmp_path, "flights.csv", tail=some([f"N{i}" for i in range(60)], 900), **delays)
+    kinds = {
+        column: Manifest.parse(draft(str(tmp_path), task=f"{table}.{column}").text)
+        .node_types[table].labels[column].kind
+        for table, column in (("flights", "delay"), ("flights", "topic"), ("planes", "seats"))
+    }  # fmt: skip
+    assert kinds == {"delay": "regression", "topic": None, "seats": None}
 
 
 def test_questions_are_about_those_who_buy_not_what_is_bought(tmp_path: Path) -> None:
