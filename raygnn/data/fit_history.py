@@ -25,6 +25,7 @@ MAX_NUMBERS = 16  # columns of an edge type's events with numbers
 _MAX_CATEGORIES, _NUM_CODES = 8, 3
 _ROWS_PER_NODE = 200  # training rows, from which on the node itself is a category
 _MAX_FITTED = 1 << 15  # rows on which columns are compared
+_ALL = 0.95
 _LATE = 0.15  # share of rows that are the latest
 
 
@@ -160,8 +161,26 @@ class _Fitting:
                     continue
                 reverse = bundle.reverse_of(first)
                 is_attribute = reverse is not None and self._is_reference(reverse)
-                if not is_attribute and fits(bundle, (first, into)):
+                if is_attribute or self._repeats(first, into):
+                    continue
+                if fits(bundle, (first, into)):
                     yield (first, into)
+
+    def _repeats(self, first: EdgeType, into: EdgeType) -> bool:
+        """Whether the events refer to the node themselves, too, as visits of a stay do to the
+        patient of the stay.
+        """
+        one, two = (self.arrays.reference(each) for each in (first, into))
+        if one is None or two is None:
+            return False
+        for edge_type in self.bundle.edge_types:
+            direct = self.arrays.reference(edge_type)
+            if (edge_type[0], edge_type[2]) == (first[0], into[2]) and direct is not None:
+                known = (direct.targets >= 0) & (one.targets >= 0)
+                same = two.targets[one.targets[known]] == direct.targets[known]
+                if np.mean(same) > _ALL:
+                    return True
+        return False
 
     def _has_time(self, edge_type: EdgeType) -> bool:
         return any(TIME in self.bundle.columns(t) for t in (edge_type, edge_type[0]))

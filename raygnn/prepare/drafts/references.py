@@ -131,9 +131,24 @@ def find_references(tables: list[Table], overrides: Overrides) -> None:
     are_joined = [_join_key(table, tables) for table in tables if table.key is None]
     if any(are_joined):
         _find_single_references(tables, overrides)
+    for table in tables:
+        if table.key in table.joined and not table.columns[table.key].is_unique:
+            _drop_repeated(table, table.columns[table.key])
     are_completed = [_complete_ids(table, tables, overrides) for table in tables]
     if any(are_completed):
         _find_single_references(tables, overrides)
+
+
+def _drop_repeated(table: Table, key: Column) -> None:
+    """Leaves out rows that repeat ids, which would lead to two nodes each."""
+    codes = key.ids.combine_chunks().dictionary_encode().indices
+    distinct, first = np.unique(pc.fill_null(codes, -1), return_index=True)
+    kept = np.sort(first[distinct >= 0])
+    table.repairs.append(
+        f"rows that repeat {key.name} or lack it are left out: {table.num_rows - len(kept):,}"
+    )
+    for column in list(table.columns.values()):
+        table.set_column(column.name, column.values.take(kept))
 
 
 def _complete_ids(table: Table, tables: Sequence[Table], overrides: Overrides) -> bool:

@@ -1000,7 +1000,8 @@ def test_ids_of_several_columns_may_have_errors(tmp_path: Path) -> None:
     write(tmp_path, "sales.csv", Shop=[s for s, _ in at], Till=[t for _, t in at])
     found = draft(str(tmp_path))
     assert Manifest.parse(found.text).node_types["tills"].id == "Shop Till"
-    assert "Shop Till: 1 row repeats an id" in found.text
+    assert "rows that repeat Shop Till or lack it are left out: 1" in found.text
+    assert found.made["_drafted/tills.parquet"].num_rows == len(pairs)
 
 
 def _accounts(folder: Path, num: int = 300) -> None:
