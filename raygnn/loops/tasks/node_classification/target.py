@@ -9,6 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from raygnn.config import Config
+from raygnn.config.arguments import section_of
+from raygnn.config.components import resolve
 from raygnn.config.registry import SLOTS
 from raygnn.console import count
 from raygnn.data.arrays import extremes, thinned
@@ -33,7 +35,7 @@ from raygnn.loops.tasks.target import DeclaredTimes
 from raygnn.models.graph_inputs import reads_messages
 
 #: Defaults for rows with times.
-_LR, _EMA_DECAY = 0.001, 0.98
+_WIDTH, _LR, _EMA_DECAY = 64, 0.001, 0.98
 _MAX_PAST = 1 << 26  # rows whose labels each worker holds in memory by default
 #: Numbers of classes around nodes, and products of edges and classes, up to which labels propagate.
 _MAX_SCORES, _MAX_PRODUCTS = 1 << 24, 1 << 27
@@ -377,14 +379,19 @@ def find_past_labels(spec: ModelSpec, bundle: Bundle) -> tuple[str, PastLabels] 
 
 
 def slow_training(config: Config) -> dict[str, dict[str, Any]]:
-    """Defaults of training on rows with times: a smaller learning rate and averaged weights. Runs
-    with 0.005 were best at their first validation, and few steps lie between a good and a bad one.
+    """Defaults of training on rows with times: a quarter of the width, a smaller learning rate, and an
+    average of the weights. Runs with 0.005 were best at their first validation, and few steps lie
+    between a good and a bad one.
     """
-    if "optimizer" in config.model_fields_set:
-        return {}
-    found: dict[str, dict[str, Any]] = {"optimizer": {"args": {**config.optimizer.args, "lr": _LR}}}
-    if "ema_decay" not in config.training.model_fields_set:
-        found["training"] = {"ema_decay": _EMA_DECAY}
+    found: dict[str, dict[str, Any]] = {}
+    model = config.model
+    is_built_in = model.type in SLOTS["model"].names
+    if is_built_in and "hidden_channels" in section_of(resolve(model, "model")).model_fields:
+        found["model"] = {"args": {"hidden_channels": _WIDTH, **model.args}}
+    if "optimizer" not in config.model_fields_set:
+        found["optimizer"] = {"args": {**config.optimizer.args, "lr": _LR}}
+        if "ema_decay" not in config.training.model_fields_set:
+            found["training"] = {"ema_decay": _EMA_DECAY}
     return found
 
 
