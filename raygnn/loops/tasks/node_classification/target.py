@@ -379,9 +379,9 @@ def find_past_labels(spec: ModelSpec, bundle: Bundle) -> tuple[str, PastLabels] 
 
 
 def slow_training(config: Config) -> dict[str, dict[str, Any]]:
-    """Defaults of training on rows with times: a quarter of the width, a smaller learning rate, and an
-    average of the weights. Runs with 0.005 were best at their first validation, and few steps lie
-    between a good and a bad one.
+    """Defaults of training on rows with times: a quarter of the width, a smaller learning rate, and
+    an average of the weights. Runs with 0.005 were best at their first validation, and few steps
+    lie between a good and a bad one.
     """
     found: dict[str, dict[str, Any]] = {}
     model = config.model
