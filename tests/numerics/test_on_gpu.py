@@ -214,7 +214,7 @@ def test_recorded_steps_have_the_bits_of_computed_ones(graphs: Path, tmp_path: P
     [
         *("GCN", "GINE", "Hetero nodes", "loss mse", "with replacement", "accumulation"),
         *("loss retrieval", "logQ", "HGT links", "relations", "HGT edges"),
-        *("training rows", "temporal links", "edges with their own neighborhoods"),
+        *("temporal", "training rows", "temporal links", "edges with their own neighborhoods"),
     ],
 )
 def test_batches_sampled_on_the_device_have_the_bits_of_the_host(
