@@ -70,7 +70,7 @@ def _find_edges(  # type: ignore[no-untyped-def]
     return start, stop
 
 
-@triton.jit(do_not_specialize=["at_nodes"])
+@triton.jit(do_not_specialize=["at_nodes", "stride", "skip_stride"])
 def _count(  # type: ignore[no-untyped-def]
     node, numbers, counts, at_nodes, indptr, codes, stride, ranks, num_numbers,
     skips, num_skips, skip_stride, isolated, num_isolated, starts, degrees, taken, size,
@@ -118,7 +118,7 @@ def _select(num_zeros, num_edges, num_bits, start, num, k, valid):  # type: igno
     return found
 
 
-@triton.jit(do_not_specialize=["at_edges", "at_key"])
+@triton.jit(do_not_specialize=["at_edges", "at_key", "num_edges", "num_bits", "skip_stride"])
 def _draw(  # type: ignore[no-untyped-def]
     node, numbers, counts, at_edges, keys, at_key, salts, starts, degrees, taken, ends, indptr,
     num_zeros, num_edges, num_bits, indices, e_ids, skips, num_skips, skip_stride, first,
@@ -209,7 +209,7 @@ def _home_of(code, num_slots):  # type: ignore[no-untyped-def]
     return spread.to(tl.int64, bitcast=True) & (num_slots - 1)
 
 
-@triton.jit(do_not_specialize=["first_arrival"])
+@triton.jit(do_not_specialize=["first_arrival", "num_nodes", "leaves"])
 def _claim_codes(  # type: ignore[no-untyped-def]
     arrived, numbers, num_arrived, keys, first, slots, first_arrival, num_nodes, leaves,
     num_slots, size, may_share: tl.constexpr, block: tl.constexpr,
@@ -393,7 +393,7 @@ def _pad_starts(  # type: ignore[no-untyped-def]
     tl.store(out + i, first, mask=i <= size)
 
 
-@triton.jit(do_not_specialize=["size"])
+@triton.jit(do_not_specialize=["size", "stride"])
 def _find_degrees(  # type: ignore[no-untyped-def]
     node, numbers, indptr, codes, stride, ranks, num_numbers, out, size,
     in_time: tl.constexpr, block: tl.constexpr,
@@ -408,8 +408,8 @@ def _find_degrees(  # type: ignore[no-untyped-def]
 
 
 class TritonSampler(DeviceSampler):
-    """A `DeviceSampler` with kernels of Triton: six launches and two sums for a type and hop; seven
-    launches with several neighborhoods.
+    """A `DeviceSampler` with kernels of Triton: five launches and two sums for a type and hop, and
+    a launch more with several neighborhoods.
     """
 
     def __init__(self, *args: Any) -> None:
