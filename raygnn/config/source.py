@@ -11,16 +11,9 @@ from typing import Any
 
 from pydantic import BaseModel, SecretStr
 
+from raygnn import documents
 from raygnn.config.registry import SLOTS
 from raygnn.config.section import is_below, value_at
-from raygnn.documents import (
-    MAX_CHARACTERS,
-    MAX_DEPTH,
-    Limits,
-    broken_scalar,
-    parse_scalar,
-    parse_yaml,
-)
 from raygnn.errors import ConfigError, KeyPath, Problem, RuleError, did_you_mean, dotted, parse_path
 from raygnn.redaction import redact_text
 
@@ -84,11 +77,11 @@ def _read(name: str) -> str:
     try:
         if "://" not in name:
             with Path(name).expanduser().open(encoding="utf-8") as file:
-                return file.read(MAX_CHARACTERS + 1)
+                return file.read(documents.MAX_CHARACTERS + 1)
         import fsspec  # imported late: most configs are local files
 
         with fsspec.open(name, "rt", encoding="utf-8") as file:
-            return str(file.read(MAX_CHARACTERS + 1))
+            return str(file.read(documents.MAX_CHARACTERS + 1))
     except FileNotFoundError:
         rule = "the file does not exist"
     except IsADirectoryError:
@@ -103,7 +96,7 @@ def _read(name: str) -> str:
 def parse_source(text: str, name: str | None) -> Source:
     """Parses a config from YAML; `name` is the file in messages. Raises a ConfigError."""
     try:
-        document = parse_yaml(text)
+        document = documents.parse_yaml(text)
     except RuleError as error:
         raise ConfigError(error.text(name, "config")) from None
     value = {} if document.value is None else document.value
@@ -130,7 +123,7 @@ def to_plain(value: Any, problems: list[Problem], secrets: set[str]) -> Any:
 
 class _Copier:
     def __init__(self, problems: list[Problem], secrets: set[str]) -> None:
-        self._problems, self._secrets, self._limits = problems, secrets, Limits()
+        self._problems, self._secrets, self._limits = problems, secrets, documents.Limits()
 
     def copy(self, value: Any, path: KeyPath) -> Any:
         if isinstance(value, BaseModel):
@@ -229,17 +222,17 @@ def _parse(tokens: Sequence[str], problems: list[Problem]) -> Iterator[Override]
                 continue
             text = remaining.pop(0)
         try:
-            yield Override(path, parse_scalar(text), text)
+            yield Override(path, documents.parse_scalar(text), text)
         except RuleError as error:
             rule = f"the override's value cannot be read: {error.problem.rule}"
             problems.append(Problem(path, rule, "Correct or quote the value", id="override-value"))
 
 
 def _broken_name(name: str) -> Problem | None:
-    if name.count(".") >= MAX_DEPTH:
-        rule = f"it is nested deeper than {MAX_DEPTH} levels"
+    if name.count(".") >= documents.MAX_DEPTH:
+        rule = f"it is nested deeper than {documents.MAX_DEPTH} levels"
         return Problem((), rule, "Name a key of the config", id="document-depth")
-    return broken_scalar(name)
+    return documents.broken_scalar(name)
 
 
 def _apply(override: Override, root: dict[str, Any], defaults: Mapping[str, Any]) -> None:

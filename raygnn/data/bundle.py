@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import pyarrow as pa
 
-from raygnn.data import edge_kernels
+from raygnn.data import bundle_record, edge_kernels
 from raygnn.data.arrays import (
     array_bytes_below,
     create_array,
@@ -22,24 +22,6 @@ from raygnn.data.arrays import (
     open_array,
     outgrows_memory,
     summable,
-)
-from raygnn.data.bundle_record import (
-    INDICES,
-    INDPTR,
-    NODES,
-    SPLIT,
-    BundleRecord,
-    ColumnInfo,
-    EdgeRecord,
-    LabelEdgeRecord,
-    NodeRecord,
-    PartsFit,
-    TrainingTableRecord,
-    column_path,
-    edge_folder,
-    label_edge_folder,
-    node_folder,
-    training_table_folder,
 )
 from raygnn.data.cache import build_once
 from raygnn.data.edge_kernels import edge_weights, fill_alias
@@ -104,7 +86,7 @@ class LabelEdges:
     time: np.ndarray | None
     weight: np.ndarray | None
     time_unit: str | None = None
-    columns: Mapping[str, ColumnInfo] = field(default_factory=dict)
+    columns: Mapping[str, bundle_record.ColumnInfo] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -130,7 +112,7 @@ class SeedRows:
     time: np.ndarray | None
     split: np.ndarray | None
     time_unit: str | None
-    columns: Mapping[str, ColumnInfo]
+    columns: Mapping[str, bundle_record.ColumnInfo]
     window: str | float | None = None
 
     @classmethod
@@ -183,12 +165,14 @@ class Bundle:
     Arrays are copy-on-write, so writes are private to a process. A bundle is pickled as its path.
     """
 
-    def __init__(self, path: Path, record: BundleRecord) -> None:
+    def __init__(self, path: Path, record: bundle_record.BundleRecord) -> None:
         self._path = path
         #: folder of values derived from the arrays
         self._derived = path
         self._record = record
-        self._edges: dict[EdgeType, EdgeRecord] = {edge.type: edge for edge in record.edges}
+        self._edges: dict[EdgeType, bundle_record.EdgeRecord] = {
+            edge.type: edge for edge in record.edges
+        }
         self._arrays: dict[Path, np.ndarray] = {}
         self._id_maps: dict[str, IdMap] = {}
         self._lock = threading.Lock()
@@ -200,7 +184,7 @@ class Bundle:
         Raises a DataError if it is not a bundle, has an unknown version, or a file is truncated.
         """
         folder = Path(path).absolute()
-        return cls(folder, BundleRecord.load(folder))
+        return cls(folder, bundle_record.BundleRecord.load(folder))
 
     def __reduce__(self) -> tuple[Callable[..., Bundle], tuple[Any, ...]]:
         return Bundle.open, (str(self._path),)
@@ -236,7 +220,7 @@ class Bundle:
         return self._record.is_of_parts
 
     @property
-    def parts_fit(self) -> PartsFit | None:
+    def parts_fit(self) -> bundle_record.PartsFit | None:
         return self._record.fit
 
     @property
@@ -258,7 +242,7 @@ class Bundle:
         """Number of edges of a type, including reverse copies of undirected ones."""
         return self._edge(edge_type).num_edges
 
-    def columns(self, type_: str | EdgeType) -> dict[str, ColumnInfo]:
+    def columns(self, type_: str | EdgeType) -> dict[str, bundle_record.ColumnInfo]:
         """Features, labels, `weight` and `time` of a node or edge type, by name."""
         record = self._node(type_) if isinstance(type_, str) else self._edge(type_)
         return {column.name: column for column in record.columns}
@@ -286,11 +270,11 @@ class Bundle:
         folder = self._folder(type_)
         info = columns[name]
         if not info.sparse:
-            return self._open(column_path(folder, name))
-        values = column_path(folder, name, "values")
+            return self._open(bundle_record.column_path(folder, name))
+        values = bundle_record.column_path(folder, name, "values")
         return SparseColumn(
-            self._open(column_path(folder, name, "indptr")),
-            self._open(column_path(folder, name, "indices")),
+            self._open(bundle_record.column_path(folder, name, "indptr")),
+            self._open(bundle_record.column_path(folder, name, "indices")),
             self._open(values) if values.exists() else None,
             info.shape[0],
         )
@@ -307,7 +291,9 @@ class Bundle:
         """In-neighbors; edges of a row are ordered by (time, source, input row)."""
         self._edge(edge_type)
         folder = self._folder(edge_type)
-        return Csc(self._open(folder / INDPTR), self._open(folder / INDICES))
+        return Csc(
+            self._open(folder / bundle_record.INDPTR), self._open(folder / bundle_record.INDICES)
+        )
 
     def csr(self, edge_type: EdgeType) -> Csr:
         """Out-neighbors, ordered by (time, destination, input row).
@@ -348,7 +334,7 @@ class Bundle:
         return self._edge(edge_type).reverse
 
     @property
-    def label_edge_columns(self) -> dict[EdgeType, Mapping[str, ColumnInfo]]:
+    def label_edge_columns(self) -> dict[EdgeType, Mapping[str, bundle_record.ColumnInfo]]:
         """Also of the outline of a partitioned graph, which lacks the label edges."""
         positive = [record for record in self._record.label_edges if record.sign == "positive"]
         return {record.type: {c.name: c for c in record.columns} for record in positive}
@@ -357,15 +343,15 @@ class Bundle:
     def label_edges(self) -> list[LabelEdges]:
         return [self._label_edges(record) for record in self._record.label_edges]
 
-    def _label_edges(self, record: LabelEdgeRecord) -> LabelEdges:
+    def _label_edges(self, record: bundle_record.LabelEdgeRecord) -> LabelEdges:
         folder = self._path / record.folder
         columns = {column.name: column for column in record.columns}
         split, time, weight = self._open_some(folder, columns, "split", "time", "weight")
         return LabelEdges(
             record.type,
             record.sign,
-            self._open(folder / INDPTR),
-            self._open(folder / INDICES),
+            self._open(folder / bundle_record.INDPTR),
+            self._open(folder / bundle_record.INDICES),
             split,
             time,
             weight,
@@ -375,14 +361,14 @@ class Bundle:
 
     def label_column(self, edges: LabelEdges, name: str) -> np.ndarray:
         """A column of one of `label_edges`: [num_edges, ...], in the order of its targets."""
-        folder = self._path / label_edge_folder(edges.edge_type, edges.sign)
-        return self._open(column_path(folder, name))
+        folder = self._path / bundle_record.label_edge_folder(edges.edge_type, edges.sign)
+        return self._open(bundle_record.column_path(folder, name))
 
     @property
     def training_tables(self) -> dict[str, SeedRows]:
         return {table.name: self._seed_rows(table) for table in self._record.training_tables}
 
-    def _seed_rows(self, record: TrainingTableRecord) -> SeedRows:
+    def _seed_rows(self, record: bundle_record.TrainingTableRecord) -> SeedRows:
         folder = self._path / record.folder
         columns = {column.name: column for column in record.columns}
         time, split = self._open_some(folder, columns, "time", "split")
@@ -390,7 +376,7 @@ class Bundle:
             record.name,
             record.node_type,
             record.num_rows,
-            self._open(folder / NODES),
+            self._open(folder / bundle_record.NODES),
             time,
             split,
             columns["time"].unit if "time" in columns else None,
@@ -403,7 +389,11 @@ class Bundle:
             column = self.column(rows.node_type, name)
             assert not isinstance(column, SparseColumn)
             return column
-        return self._open(column_path(self._path / training_table_folder(rows.name), name))
+        return self._open(
+            bundle_record.column_path(
+                self._path / bundle_record.training_table_folder(rows.name), name
+            )
+        )
 
     def row_weights(self, rows: SeedRows) -> np.ndarray | None:
         """Weights of rows of a training table, as by `summable`; None without a weight column."""
@@ -414,7 +404,7 @@ class Bundle:
         """uint8 [num_nodes] of the split column: 0 none, 1 train, 2 validation, 3 test."""
         if not self._node(node_type).has_split:
             return None
-        return self._open(self._folder(node_type) / SPLIT)
+        return self._open(self._folder(node_type) / bundle_record.SPLIT)
 
     def ids(self, node_type: str) -> pa.Array:
         """Original ids by dense id: int64 or large_string, without a copy."""
@@ -432,7 +422,7 @@ class Bundle:
                 self._id_maps[node_type] = IdMap.open(self._folder(node_type), record.ids)
             return self._id_maps[node_type]
 
-    def _node(self, node_type: str) -> NodeRecord:
+    def _node(self, node_type: str) -> bundle_record.NodeRecord:
         if node_type not in self._record.nodes:
             raise DataError(
                 f"node type {node_type!r} is invalid: the graph has {self.node_types}. Use one of "
@@ -440,7 +430,7 @@ class Bundle:
             )
         return self._record.nodes[node_type]
 
-    def _edge(self, edge_type: EdgeType) -> EdgeRecord:
+    def _edge(self, edge_type: EdgeType) -> bundle_record.EdgeRecord:
         if edge_type not in self._edges:
             raise DataError(
                 f"edge type {type_name(edge_type)!r} is invalid: the graph has "
@@ -453,8 +443,8 @@ class Bundle:
 
     def _folder(self, type_: str | EdgeType) -> Path:
         if isinstance(type_, str):
-            return node_folder(self._path, type_)
-        return self._path / edge_folder(type_)
+            return bundle_record.node_folder(self._path, type_)
+        return self._path / bundle_record.edge_folder(type_)
 
     def _open(self, path: Path) -> np.ndarray:
         with self._lock:
@@ -469,9 +459,12 @@ class Bundle:
         return indptr, indices, e_id
 
     def _open_some(
-        self, folder: Path, columns: Mapping[str, ColumnInfo], *names: str
+        self, folder: Path, columns: Mapping[str, bundle_record.ColumnInfo], *names: str
     ) -> list[np.ndarray | None]:
-        return [self._open(column_path(folder, n)) if n in columns else None for n in names]
+        return [
+            self._open(bundle_record.column_path(folder, n)) if n in columns else None
+            for n in names
+        ]
 
     def _build_csr(self, edge_type: EdgeType, folder: Path) -> None:
         csc = self.csc(edge_type)
@@ -485,7 +478,9 @@ class Bundle:
         ]
         edge_kernels.transpose(csc.indptr, csc.indices, *arrays)
         if "time" in self.columns(edge_type):
-            times = edge_kernels.time_keys(self._open(column_path(self._folder(edge_type), "time")))
+            times = edge_kernels.time_keys(
+                self._open(bundle_record.column_path(self._folder(edge_type), "time"))
+            )
             edge_kernels.sort_rows_by_time(*arrays, times)
 
 

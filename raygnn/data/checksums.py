@@ -18,15 +18,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from raygnn.data.filesystem import (
-    files_below,
-    is_remote,
-    join,
-    open_fs,
-    read_bytes,
-    redact,
-    write_text,
-)
+from raygnn.data import filesystem
+from raygnn.data.filesystem import redact
 from raygnn.data.storage_retry import retried
 from raygnn.errors import DataError
 
@@ -62,7 +55,7 @@ def file_sizes(folder: Path) -> dict[str, int]:
 
 def file_checksums(folder: str | os.PathLike[str], names: Iterable[str]) -> dict[str, Checksum]:
     """Checksums of complete files, read in threads."""
-    uris = {name: join(os.fspath(folder), name) for name in names}
+    uris = {name: filesystem.join(os.fspath(folder), name) for name in names}
     with ThreadPoolExecutor(_THREADS) as pool:
         return dict(zip(uris, pool.map(_read_completely, uris.values()), strict=True))
 
@@ -80,14 +73,17 @@ def find_damage(
 
     Folders that are not on a local disk are checked only for sizes.
     """
-    place, remote = os.fspath(folder), is_remote(folder)
-    files = files_below(place) if remote else {}
+    place, remote = os.fspath(folder), filesystem.is_remote(folder)
+    files = filesystem.files_below(place) if remote else {}
     for name, size in sizes.items():
-        actual = files.get(name) if remote else _size(join(place, name))
+        actual = files.get(name) if remote else _size(filesystem.join(place, name))
         if actual != size:
             shown = "is missing" if actual is None else f"has {actual:,} bytes instead of {size:,}"
             return f"{name} {shown}"
-        if not remote and _checksum_of_ends(join(place, name), size) != checksums[name].ends:
+        if (
+            not remote
+            and _checksum_of_ends(filesystem.join(place, name), size) != checksums[name].ends
+        ):
             return f"the beginning or end of {name} has changed since it was written"
     return None
 
@@ -158,14 +154,14 @@ class Seal:
 
     def write(self, folder: Folder, name: str, record: Any) -> None:
         """Writes a record, a dataclass, as `name` in a folder."""
-        write_text(join(os.fspath(folder), name), self.dump(record))
+        filesystem.write_text(filesystem.join(os.fspath(folder), name), self.dump(record))
 
     def dump(self, record: Any) -> str:
         return dump_record({"format": self.format, "version": self.version, **asdict(record)})
 
     def read(self, folder: Folder, name: str, kind: type[RecordT]) -> RecordT:
         """Reads a record. Raises a DataError if it is damaged, or has another format or version."""
-        written = read_bytes(join(os.fspath(folder), name))
+        written = filesystem.read_bytes(filesystem.join(os.fspath(folder), name))
         try:
             content = parse_record(written)
             found = content.get("format"), content.get("version")
@@ -219,7 +215,7 @@ def _checksum_of_ends(path: str, size: int) -> int:
 
 @retried
 def _read_completely(uri: str) -> Checksum:
-    fs, path = open_fs(uri)
+    fs, path = filesystem.open_fs(uri)
     first, last, whole = b"", b"", 0
     with fs.open(path, "rb") as file:
         while chunk := file.read(_CHUNK_BYTES):

@@ -21,19 +21,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from raygnn.data import filesystem
 from raygnn.data.added_rows import AddedRows, Rows
 from raygnn.data.checksums import cause_of, type_adapter
 from raygnn.data.edge_types import SEPARATOR
-from raygnn.data.filesystem import (
-    absolute,
-    create_bytes,
-    exists,
-    is_remote,
-    join,
-    open_fs,
-    read_bytes,
-    redact,
-)
+from raygnn.data.filesystem import redact
 from raygnn.data.plain_json import MAX_TEXT, read_json
 from raygnn.errors import DataError, shown
 
@@ -129,7 +121,7 @@ class EventLog:
     """
 
     def __init__(self, uri: str, position: int = 0, sha256: str = "") -> None:
-        self.uri = absolute(uri)
+        self.uri = filesystem.absolute(uri)
         self.position, self.sha256 = position, sha256
         self._keys: dict[str, tuple[int, int]] | None = None
 
@@ -148,8 +140,8 @@ class EventLog:
         """
         log = cls(uri, position, sha256)
         log._keys = dict(keys or {})
-        if not is_remote(log.uri):
-            open_fs(log.uri)[0].makedirs(log.uri, exist_ok=True)
+        if not filesystem.is_remote(log.uri):
+            filesystem.open_fs(log.uri)[0].makedirs(log.uri, exist_ok=True)
         return log
 
     def read(self) -> Iterator[Segment]:
@@ -157,8 +149,8 @@ class EventLog:
 
         Raises a DataError if a segment is damaged, or does not follow the one before.
         """
-        while exists(uri := self._next_uri):
-            yield self._follow(_parse(uri, read_bytes(uri)))
+        while filesystem.exists(uri := self._next_uri):
+            yield self._follow(_parse(uri, filesystem.read_bytes(uri)))
 
     @property
     def keys(self) -> Mapping[str, tuple[int, int]]:
@@ -199,15 +191,15 @@ class EventLog:
         """
         content, uri = _dump(entries, self.position, self.sha256), self._next_uri
         try:
-            create_bytes(uri, content)
+            filesystem.create_bytes(uri, content)
         except FileExistsError:
-            if read_bytes(uri) != content:
+            if filesystem.read_bytes(uri) != content:
                 return None
         return self._follow(_parse(uri, content))
 
     @property
     def _next_uri(self) -> str:
-        return join(self.uri, f"{self.position:020d}.arrow")
+        return filesystem.join(self.uri, f"{self.position:020d}.arrow")
 
     def _follow(self, segment: tuple[str, Segment]) -> Segment:
         previous, read = segment

@@ -16,16 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raygnn.data.filesystem import exists, redact
-from raygnn.data.tables.source import (
-    database_file,
-    driver,
-    has_password,
-    is_database,
-    is_postgres,
-    query_batches,
-    quoted,
-    system,
-)
+from raygnn.data.tables import source
 from raygnn.data.tables.warehouses import open_bigquery, open_snowflake
 from raygnn.errors import ConfigError, RaygnnError, RunError
 
@@ -34,7 +25,7 @@ _CHUNK = 10_000  # rows of one statement
 
 def is_table(out: str) -> bool:
     """Whether an output is a table, and not a folder or a file."""
-    return is_database(out) or system(out) == "iceberg" or out.startswith("delta+")
+    return source.is_database(out) or source.system(out) == "iceberg" or out.startswith("delta+")
 
 
 @dataclass(frozen=True)
@@ -53,11 +44,11 @@ class DatabaseTable:
         if not is_table(out):
             return None
         url, _, name = out.partition("#")
-        if system(out) == "delta":
+        if source.system(out) == "delta":
             name = PurePath(out).name
-        elif system(out) == "snowflake":
+        elif source.system(out) == "snowflake":
             name = name.upper()  # as it does with a name without quotes
-        if has_password(url):
+        if source.has_password(url):
             raise ConfigError(
                 "--out is invalid: it contains a password. Remove it, and let the driver find it, "
                 "as PostgreSQL's does in PGPASSWORD or ~/.pgpass. [source-secret]"
@@ -92,7 +83,7 @@ class DatabaseTable:
             self._writer()(pa.table(columns), is_there)
 
     def __str__(self) -> str:
-        is_delta = system(self.url) == "delta"
+        is_delta = source.system(self.url) == "delta"
         return repr(redact(self.url if is_delta else f"{self.url}#{self.name}"))
 
     @contextmanager
@@ -110,20 +101,20 @@ class DatabaseTable:
 
     @property
     def _place(self) -> str:
-        return ".".join(quoted(self.url, name) for name in self.name.split("."))
+        return ".".join(source.quoted(self.url, name) for name in self.name.split("."))
 
     def _exists(self) -> bool:
-        if system(self.url) == "delta":
-            deltalake = driver("deltalake", "deltalake")
+        if source.system(self.url) == "delta":
+            deltalake = source.driver("deltalake", "deltalake")
             return bool(deltalake.DeltaTable.is_deltatable(self._path))
-        if system(self.url) == "iceberg":
+        if source.system(self.url) == "iceberg":
             return bool(self._catalog.table_exists(self.name))
-        if system(self.url) == "bigquery":
+        if source.system(self.url) == "bigquery":
             dataset, _, name = self.name.rpartition(".")
             tables = open_bigquery(self.url)[1].list_tables(dataset)
             return any(table.table_id == name for table in tables)
-        file, literal = database_file(self.url), self.name.replace("'", "''")
-        if system(self.url) == "snowflake":
+        file, literal = source.database_file(self.url), self.name.replace("'", "''")
+        if source.system(self.url) == "snowflake":
             schema, _, name = literal.rpartition(".")
             place = f"'{schema}'" if schema else "CURRENT_SCHEMA()"
             with closing(open_snowflake(self.url)) as connection:
@@ -134,10 +125,10 @@ class DatabaseTable:
                 return bool(found.fetchone()[0])
         if file is not None and not exists(file):
             return False
-        if is_postgres(self.url):
+        if source.is_postgres(self.url):
             place = self._place.replace("'", "''")
             query = f"SELECT count(to_regclass('{place}'))"
-        elif system(self.url) == "sqlite":
+        elif source.system(self.url) == "sqlite":
             query = f"SELECT count(*) FROM sqlite_master WHERE name = '{literal}'"
         elif file is not None:
             query = (
@@ -145,14 +136,14 @@ class DatabaseTable:
                 f"'{literal.rpartition('.')[2]}'"
             )
         else:
-            sqlalchemy = driver("sqlalchemy", "sqlalchemy")
+            sqlalchemy = source.driver("sqlalchemy", "sqlalchemy")
             schema, _, name = self.name.rpartition(".")
             found = sqlalchemy.inspect(sqlalchemy.create_engine(self.url))
             return bool(found.has_table(name, schema=schema or None))
-        return any(sum(b.column(0).to_pylist()) for b in query_batches(self.url, query))
+        return any(sum(b.column(0).to_pylist()) for b in source.query_batches(self.url, query))
 
     def _writer(self) -> Callable[[pa.Table, bool], None]:
-        if is_postgres(self.url):
+        if source.is_postgres(self.url):
             return self._write_postgres
         return {
             "sqlite": self._write_sqlite,
@@ -161,7 +152,7 @@ class DatabaseTable:
             "iceberg": self._write_iceberg,
             "bigquery": self._write_bigquery,
             "snowflake": self._write_snowflake,
-        }.get(system(self.url), self._write_sqlalchemy)
+        }.get(source.system(self.url), self._write_sqlalchemy)
 
     @property
     def _path(self) -> str:
@@ -169,11 +160,13 @@ class DatabaseTable:
 
     @property
     def _catalog(self) -> Any:
-        return driver("pyiceberg.catalog", "pyiceberg").load_catalog(self.url.partition("://")[2])
+        return source.driver("pyiceberg.catalog", "pyiceberg").load_catalog(
+            self.url.partition("://")[2]
+        )
 
     def _write_delta(self, rows: pa.Table, is_there: bool) -> None:
         mode = "overwrite" if is_there else "error"
-        driver("deltalake", "deltalake").write_deltalake(self._path, rows, mode=mode)
+        source.driver("deltalake", "deltalake").write_deltalake(self._path, rows, mode=mode)
 
     def _write_iceberg(self, rows: pa.Table, is_there: bool) -> None:
         if is_there:
@@ -196,8 +189,8 @@ class DatabaseTable:
         client.load_table_from_file(file, self.name, rewind=True, job_config=config).result()
 
     def _write_snowflake(self, rows: pa.Table, is_there: bool) -> None:
-        texts, staged = _as_texts(rows), quoted(self.url, "rows of raygnn")
-        names = [quoted(self.url, name.upper()) for name in rows.column_names]
+        texts, staged = _as_texts(rows), source.quoted(self.url, "rows of raygnn")
+        names = [source.quoted(self.url, name.upper()) for name in rows.column_names]
         declared = ", ".join(
             f"{name} {'BOOLEAN' if pa.types.is_boolean(field.type) else _sqlite_type(field.type)}"
             for name, field in zip(names, texts.schema, strict=True)
@@ -228,7 +221,7 @@ class DatabaseTable:
             cursor.execute("COMMIT")
 
     def _write_postgres(self, rows: pa.Table, is_there: bool) -> None:
-        dbapi = driver("adbc_driver_postgresql.dbapi", "adbc-driver-postgresql")
+        dbapi = source.driver("adbc_driver_postgresql.dbapi", "adbc-driver-postgresql")
         schema, _, name = self.name.rpartition(".")
         with dbapi.connect(self.url) as connection, connection.cursor() as cursor:
             if is_there:
@@ -238,7 +231,9 @@ class DatabaseTable:
             connection.commit()
 
     def _write_duckdb(self, rows: pa.Table, is_there: bool) -> None:
-        with closing(driver("duckdb", "duckdb").connect(database_file(self.url))) as connection:
+        with closing(
+            source.driver("duckdb", "duckdb").connect(source.database_file(self.url))
+        ) as connection:
             connection.register("rows of raygnn", rows)
             connection.begin()
             if is_there:
@@ -249,11 +244,11 @@ class DatabaseTable:
 
     def _write_sqlite(self, rows: pa.Table, is_there: bool) -> None:
         rows = _as_texts(rows)
-        names = [quoted(self.url, field.name) for field in rows.schema]
+        names = [source.quoted(self.url, field.name) for field in rows.schema]
         kinds = [_sqlite_type(field.type) for field in rows.schema]
         marks = ", ".join("?" for _ in names)
         declared = ", ".join(f"{name} {kind}" for name, kind in zip(names, kinds, strict=True))
-        file = database_file(self.url) or ""
+        file = source.database_file(self.url) or ""
         with closing(sqlite3.connect(file, isolation_level=None)) as connection:
             connection.execute("BEGIN IMMEDIATE")
             what = "DELETE FROM {}" if is_there else "CREATE TABLE {} ({})"
@@ -265,7 +260,7 @@ class DatabaseTable:
             connection.execute("COMMIT")
 
     def _write_sqlalchemy(self, rows: pa.Table, is_there: bool) -> None:
-        sql = driver("sqlalchemy", "sqlalchemy")
+        sql = source.driver("sqlalchemy", "sqlalchemy")
         schema, _, name = self.name.rpartition(".")
         rows = _as_texts(rows)
         types = {"INTEGER": sql.BigInteger, "REAL": sql.Double, "TEXT": sql.Text}

@@ -13,15 +13,8 @@ from raygnn.data.growth import Growth
 from raygnn.data.links.supervision import KnownPositives
 from raygnn.data.tables.read_ids import Ids, as_plain_texts
 from raygnn.errors import ConfigError
+from raygnn.inference import job
 from raygnn.inference.embeddings import NodeEncoder
-from raygnn.inference.job import (
-    TableRequest,
-    TopKOptions,
-    TopKRequest,
-    check_k,
-    check_no_new_nodes,
-    known_types,
-)
 from raygnn.inference.neighbor_search import NeighborSearch
 from raygnn.inference.new_rows import read_new
 from raygnn.inference.open_graph import OpenGraph
@@ -66,11 +59,11 @@ class ExtendedGraph(OpenGraph):
 
     def top_k(self, anchors: Ids, k: int = 10, **options: Any) -> Table:
         """The k best known nodes of each new node; see `OpenGraph.top_k`."""
-        chosen = TopKOptions.of(options)
+        chosen = job.TopKOptions.of(options)
         every = chosen.model_copy(update={"filter_known": False})
-        request = TopKRequest.of(self._spec, self.bundle, k, anchors, every, self._read_columns)
+        request = job.TopKRequest.of(self._spec, self.bundle, k, anchors, every, self._read_columns)
         graph, anchor, target = self._graph.bundle, request.anchor_type, request.target_type
-        check_k(k, graph, anchor, target)
+        job.check_k(k, graph, anchor, target)
         known_anchors = request.anchors[request.anchors < graph.num_nodes(anchor)]
         if len(known_anchors):
             shown = as_plain_texts(graph.take_ids(anchor, known_anchors[:1]))[0].as_py()
@@ -80,7 +73,7 @@ class ExtendedGraph(OpenGraph):
             )
         known = []
         if chosen.filter_known:
-            types = known_types(self._spec, graph, anchor, target, request.relation)
+            types = job.known_types(self._spec, graph, anchor, target, request.relation)
             known = [self._links(edge_type) for edge_type in types]
         with self._prepared(), self._graph._encoder.encoded([target]) as embeddings:
             search = NeighborSearch(request, self._applied, embeddings.all_rows(target), known)
@@ -93,11 +86,11 @@ class ExtendedGraph(OpenGraph):
         every = np.arange(self.bundle.num_nodes(edge_type[0]) + 1)
         return KnownPositives(np.searchsorted(anchors[order], every), targets[order])
 
-    def _node_table(self, request: TableRequest, nodes: Ids | None) -> Table:
+    def _node_table(self, request: job.TableRequest, nodes: Ids | None) -> Table:
         if nodes is None:
             nodes = as_plain_texts(self._addition.ids[request.node_types[0]])
         return super()._node_table(request, nodes)
 
-    def _edge_table(self, request: TableRequest, pairs: object) -> Table:
-        check_no_new_nodes("rows")
+    def _edge_table(self, request: job.TableRequest, pairs: object) -> Table:
+        job.check_no_new_nodes("rows")
         raise AssertionError

@@ -23,13 +23,7 @@ from raygnn.data.manifest import Manifest, TrainingTable
 from raygnn.data.tables.read_ids import Ids, look_up_ids, original_ids
 from raygnn.data.time_units import AsOf, Time
 from raygnn.errors import ConfigError, DataError
-from raygnn.inference.applied_model import (
-    AppliedModel,
-    evaluates_exactly,
-    set_up_task,
-    used_recommender,
-    warn_of_missing,
-)
+from raygnn.inference import applied_model
 from raygnn.inference.embeddings import NodeEncoder
 from raygnn.inference.job import TableRequest, TopKOptions, TopKRequest, find_score, relation_of
 from raygnn.inference.neighbor_search import EdgeValues, build_decoder
@@ -83,10 +77,12 @@ class OpenGraph:
         self._read_columns = None if source is None else lru_cache(8)(source.columns)
         self.saved = saved
         self._loaded = saved.loaded
-        is_exact = evaluates_exactly(saved) if exact is None else exact
-        task = set_up_task(saved, fitted, device)
-        warn_of_missing(task.missing(model))
-        self._encoder = NodeEncoder(AppliedModel(task, model, times, is_exact), own_batches)
+        is_exact = applied_model.evaluates_exactly(saved) if exact is None else exact
+        task = applied_model.set_up_task(saved, fitted, device)
+        applied_model.warn_of_missing(task.missing(model))
+        self._encoder = NodeEncoder(
+            applied_model.AppliedModel(task, model, times, is_exact), own_batches
+        )
 
     def as_of(self, time: str | Time) -> Self:
         """The same graph, with all rows as of a time; see `TrainedModel.open`."""
@@ -95,7 +91,7 @@ class OpenGraph:
         return graph
 
     @property
-    def _applied(self) -> AppliedModel:
+    def _applied(self) -> applied_model.AppliedModel:
         return self._encoder.applied
 
     @property
@@ -405,7 +401,7 @@ class OpenGraph:
         a linear recommender, whose rows are as of one moment.
         """
         links, times = self._spec.output.links, self._applied.times
-        factors = used_recommender(self._applied.model)
+        factors = applied_model.used_recommender(self._applied.model)
         if times is None or not links or (relation is None and len(links) > 1) or factors:
             return
         edge_type = links[relation or 0]

@@ -18,17 +18,9 @@ import filelock
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raygnn.data import filesystem
 from raygnn.data.arrays import sync_folder
-from raygnn.data.filesystem import (
-    delete,
-    exists,
-    is_remote,
-    join,
-    open_fs,
-    redact,
-    write_bytes,
-    write_text,
-)
+from raygnn.data.filesystem import redact
 from raygnn.data.tables.files import read_parquet
 from raygnn.errors import RunError
 
@@ -74,20 +66,20 @@ class OutputFolder:
                 f"out={redact(uri)!r} is invalid: the folder holds files that raygnn.infer did not "
                 f"write, such as {foreign[0]}. Name another folder. [output-foreign-files]"
             )
-        is_whole = not is_remote(uri) or MANIFEST in names
+        is_whole = not filesystem.is_remote(uri) or MANIFEST in names
         if names and is_whole and not overwrite:
             raise RunError(
                 f"out={redact(uri)!r} is invalid: it holds an earlier output ({len(names)} files). "
                 "Name another folder, or pass --overwrite (overwrite=True). [output-not-empty]"
             )
-        if is_remote(uri):
+        if filesystem.is_remote(uri):
             return cls(uri, uri)
         return cls(path, f"{path}.partial-{secrets.token_hex(4)}")
 
     @classmethod
     def of_file(cls, uri: str) -> OutputFolder:
         """Parts of a table that `finish_file` joins."""
-        place = uri if is_remote(uri) else _listed(uri)[1]
+        place = uri if filesystem.is_remote(uri) else _listed(uri)[1]
         return cls(place, f"{place}.partial-{secrets.token_hex(4)}")
 
     @contextmanager
@@ -127,12 +119,12 @@ class OutputFolder:
         buffer = pa.BufferOutputStream()
         pq.write_table(rows, buffer)
         content = buffer.getvalue()
-        write_bytes(join(self.staged_uri, name), content.to_pybytes())
+        filesystem.write_bytes(filesystem.join(self.staged_uri, name), content.to_pybytes())
         return {"file": name, "num_rows": rows.num_rows, "num_bytes": content.size}
 
     @property
     def records_uri(self) -> str:
-        return join(self.staged_uri, _RECORDS)
+        return filesystem.join(self.staged_uri, _RECORDS)
 
     def finish(self, content: Mapping[str, Any]) -> None:
         """Writes the manifest, whose `tables` have the results of `write`, and shows the folder.
@@ -141,8 +133,10 @@ class OutputFolder:
         because another machine wrote it to its own disk.
         """
         self._written(content)
-        delete(self.records_uri)
-        write_text(join(self.staged_uri, MANIFEST), json.dumps(content, indent=1) + "\n")
+        filesystem.delete(self.records_uri)
+        filesystem.write_text(
+            filesystem.join(self.staged_uri, MANIFEST), json.dumps(content, indent=1) + "\n"
+        )
         if not self._is_staged:
             return
         staged, target = Path(self.staged_uri), Path(self.uri)
@@ -164,8 +158,8 @@ class OutputFolder:
         uris = []
         for table in content["tables"].values():
             for file in table["files"]:
-                uris.append(join(self.staged_uri, file["file"]))
-                if not exists(uris[-1]):
+                uris.append(filesystem.join(self.staged_uri, file["file"]))
+                if not filesystem.exists(uris[-1]):
                     raise RunError(
                         f"out={redact(self.uri)!r} is invalid: the driver does not see "
                         f"{file['file']} of a worker. Name a bucket or a shared folder. "
@@ -181,7 +175,7 @@ class OutputFolder:
 
     @property
     def _is_staged(self) -> bool:
-        return not is_remote(self.uri)
+        return not filesystem.is_remote(self.uri)
 
     def _remove_leftovers(self) -> None:
         target = Path(self.uri)
@@ -206,7 +200,7 @@ class OutputFolder:
 
 def _listed(uri: str) -> tuple[Any, str, list[str]]:
     """File system, path, and names of all files below it."""
-    fs, path = open_fs(uri)
+    fs, path = filesystem.open_fs(uri)
     path = path.rstrip("/")
     fs.invalidate_cache()  # remote listings are cached, and others write there too
     files = fs.find(path) if fs.exists(path) else []

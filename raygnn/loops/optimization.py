@@ -19,20 +19,10 @@ from raygnn.errors import ConfigError, ResourceError, TrainingError
 from raygnn.loops.batch_statistics import BatchStatistics
 from raygnn.loops.precision import Precision, matmul_precision
 from raygnn.models.segment import break_graphs
-from raygnn.parallel import collectives
+from raygnn.parallel import collectives, sharding
 from raygnn.parallel.agreement import broadcast_initial_weights, run_and_sync_errors
 from raygnn.parallel.all_reduce import gradient_values
 from raygnn.parallel.sharded_tables import ShardedTables
-from raygnn.parallel.sharding import (
-    ShardedOptimizer,
-    ShardedWeights,
-    check_shardable,
-    full,
-    load_whole_state,
-    part_of,
-    whole_state,
-    whole_tensors,
-)
 
 
 def compile_module(module: nn.Module, device: torch.device) -> None:
@@ -103,20 +93,22 @@ class Optimization:
         broadcast_initial_weights(self.module, but=self.tables.names)
         self.statistics = BatchStatistics(self.module)
         shard = config.scaling.shard if collectives.world_size() > 1 else "none"
-        check_shardable(self.module, shard)
+        sharding.check_shardable(self.module, shard)
         if shard == "embeddings" and not self.tables:
             raise ConfigError(
                 f"scaling.shard='embeddings' is invalid: model.type={config.model.type!r} has no "
                 "learned rows of nodes. Set none, optimizer or full. [shard-no-rows]"
             )
-        self._sharded = ShardedWeights(self.module, device) if shard == "full" else None
+        self._sharded = sharding.ShardedWeights(self.module, device) if shard == "full" else None
         trainable = [p for p in self.module.parameters() if p.requires_grad]
         fused = _fused(config.optimizer, trainable)
         self.own_optimizer: torch.optim.Optimizer = configure(self.module) or build(
             config.optimizer, "optimizer", loaded.allow_modules, params=trainable, **fused
         )
         self._check_optimizer()
-        self._shared = ShardedOptimizer(self.own_optimizer) if shard == "optimizer" else None
+        self._shared = (
+            sharding.ShardedOptimizer(self.own_optimizer) if shard == "optimizer" else None
+        )
         self.optimizer = self._shared or self.own_optimizer
         self.schedule = config.lr_scheduler
         self.scheduler: LRScheduler = build(
@@ -184,7 +176,9 @@ class Optimization:
         """
         with self.tables.whole(scratch) as rows:
             state = self.module.state_dict()
-            return whole_tensors(state) | {n: table.to(state[n].dtype) for n, table in rows.items()}
+            return sharding.whole_tensors(state) | {
+                n: table.to(state[n].dtype) for n, table in rows.items()
+            }
 
     def clear_gradients(self) -> None:
         """Like `zero_grad`, without the events that it sends to a profiler."""
@@ -196,7 +190,7 @@ class Optimization:
         """Norm of the reduced gradients, unscaled, on their device. Collective, once per step."""
         self.scaler.unscale_(self.optimizer)
         gradients, self._row_norms = self._gradients()
-        norm: Tensor = full(nn.utils.get_total_norm(list(gradients.values())))
+        norm: Tensor = sharding.full(nn.utils.get_total_norm(list(gradients.values())))
         if not self._row_norms:
             return norm
         return torch.tensor(math.hypot(float(norm), *self._row_norms.values()))
@@ -301,7 +295,7 @@ class Optimization:
         """
         self.sync_buffers()
         return {
-            "model": whole_tensors(self.module.state_dict()),
+            "model": sharding.whole_tensors(self.module.state_dict()),
             "optimizer": self._whole_optimizer_state(),
             "scheduler": self.scheduler.state_dict(),
             "scaler": self.scaler.state_dict(),
@@ -310,8 +304,10 @@ class Optimization:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the `state_dict` of rank 0, also with another `scaling.shard`."""
         weights = self.module.state_dict()
-        self.module.load_state_dict({n: part_of(t, weights[n]) for n, t in state["model"].items()})
-        load_whole_state(self.optimizer, state["optimizer"])
+        self.module.load_state_dict(
+            {n: sharding.part_of(t, weights[n]) for n, t in state["model"].items()}
+        )
+        sharding.load_whole_state(self.optimizer, state["optimizer"])
         self.scheduler.load_state_dict(state["scheduler"])
         if state["scaler"]:
             self.scaler.load_state_dict(state["scaler"])
@@ -320,7 +316,7 @@ class Optimization:
     def _whole_optimizer_state(self) -> dict[str, Any] | None:
         if self._shared is not None:
             return self._shared.whole_state_dict()
-        return whole_state(self.optimizer)
+        return sharding.whole_state(self.optimizer)
 
 
 def _norms_over_ranks(parts: dict[str, Tensor]) -> dict[str, float]:
@@ -336,7 +332,7 @@ def _norms_over_ranks(parts: dict[str, Tensor]) -> dict[str, float]:
 def _finite_norm(gradients: dict[str, Tensor], known: dict[str, float], step: int) -> float:
     """Norm of gradients whose squares overflow float32, including the `known` norms. Collective."""
     norms = {
-        name: float(full(torch.linalg.vector_norm(values, dtype=torch.float64)))
+        name: float(sharding.full(torch.linalg.vector_norm(values, dtype=torch.float64)))
         for name, values in gradients.items()
     }
     norms |= known

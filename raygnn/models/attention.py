@@ -17,16 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from raygnn.models.segment import (
-    Adjacency,
-    HeadEdges,
-    MergedEdges,
-    apply_eagerly,
-    bag_sum,
-    merge_edges,
-    row_sum,
-    segment_chunks,
-)
+from raygnn.models import segment
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import Block
@@ -34,24 +25,24 @@ if TYPE_CHECKING:
 leaky_relu_backward = torch.ops.aten.leaky_relu_backward
 
 
-def gather_src(values: Tensor, adjacency: Adjacency) -> Tensor:
+def gather_src(values: Tensor, adjacency: segment.Adjacency) -> Tensor:
     """Reads each edge's source row: [num_src, heads] to [num_edges, heads]."""
-    return apply_eagerly(_GatherSrc, values, adjacency)
+    return segment.apply_eagerly(_GatherSrc, values, adjacency)
 
 
-def gather_dst(values: Tensor, adjacency: Adjacency) -> Tensor:
+def gather_dst(values: Tensor, adjacency: segment.Adjacency) -> Tensor:
     """Reads each edge's destination row: [num_dst, heads] to [num_edges, heads]."""
-    return apply_eagerly(_GatherDst, values, adjacency)
+    return segment.apply_eagerly(_GatherDst, values, adjacency)
 
 
-def segment_softmax(scores: Tensor, adjacency: Adjacency | MergedEdges) -> Tensor:
+def segment_softmax(scores: Tensor, adjacency: segment.Adjacency | segment.MergedEdges) -> Tensor:
     """Normalizes scores over each destination's in-edges, per head, at least in float32.
 
     `scores`: [num_edges, heads]; -inf excludes an edge.
     """
     if scores.dtype in (torch.float16, torch.bfloat16):
         scores = scores.float()
-    return apply_eagerly(_SegmentSoftmax, scores, adjacency)
+    return segment.apply_eagerly(_SegmentSoftmax, scores, adjacency)
 
 
 def softmax_over_blocks(scores: Sequence[Tensor], blocks: Sequence[Block]) -> Sequence[Tensor]:
@@ -61,29 +52,29 @@ def softmax_over_blocks(scores: Sequence[Tensor], blocks: Sequence[Block]) -> Se
         scores: by block, [num_edges, heads], as the result.
         blocks: at least one, all with the same destinations.
     """
-    merged = merge_edges(blocks)
+    merged = segment.merge_edges(blocks)
     weights = segment_softmax(torch.cat(list(scores)).index_select(0, merged.order), merged)
     return weights.index_select(0, merged.position).split([block.num_edges for block in blocks])
 
 
-def weighted_segment_sum(x: Tensor, weight: Tensor, adjacency: Adjacency) -> Tensor:
+def weighted_segment_sum(x: Tensor, weight: Tensor, adjacency: segment.Adjacency) -> Tensor:
     """Sums sources into destinations, weighted by edge and head: [num_dst, heads, channels].
 
     Args:
         x: [num_src, heads, channels], or [num_src, 1, channels] shared by all heads.
         weight: [num_edges, heads].
     """
-    return apply_eagerly(_WeightedSegmentSum, x, weight.to(x.dtype), adjacency)
+    return segment.apply_eagerly(_WeightedSegmentSum, x, weight.to(x.dtype), adjacency)
 
 
-def dot_scores(query: Tensor, key: Tensor, adjacency: Adjacency) -> Tensor:
+def dot_scores(query: Tensor, key: Tensor, adjacency: segment.Adjacency) -> Tensor:
     """Scores each edge by the scalar product of its ends, per head: [num_edges, heads].
 
     Args:
         query: [num_dst, heads, channels].
         key: [num_src, heads, channels], or [num_src, 1, channels] shared by all heads.
     """
-    return apply_eagerly(_DotScores, query, key, adjacency)
+    return segment.apply_eagerly(_DotScores, query, key, adjacency)
 
 
 def additive_scores(
@@ -91,7 +82,7 @@ def additive_scores(
     x_dst: Tensor,
     att: Tensor,
     negative_slope: float,
-    adjacency: Adjacency,
+    adjacency: segment.Adjacency,
     edge_attr: Tensor | None = None,
     edge_weight: Tensor | None = None,
 ) -> Tensor:
@@ -106,14 +97,14 @@ def additive_scores(
     Returns:
         [num_edges, heads].
     """
-    return apply_eagerly(
+    return segment.apply_eagerly(
         _AdditiveScores, x_src, x_dst, att, negative_slope, adjacency, edge_attr, edge_weight
     )
 
 
 class _GatherSrc(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, adjacency: Adjacency) -> Tensor:
+    def forward(ctx: Any, values: Tensor, adjacency: segment.Adjacency) -> Tensor:
         ctx.adjacency = adjacency
         return values.index_select(0, adjacency.src)
 
@@ -121,30 +112,30 @@ class _GatherSrc(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         order, _, ptr = ctx.adjacency.by_source
-        return bag_sum(grad, order, ptr), None
+        return segment.bag_sum(grad, order, ptr), None
 
 
 class _GatherDst(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, values: Tensor, adjacency: Adjacency) -> Tensor:
+    def forward(ctx: Any, values: Tensor, adjacency: segment.Adjacency) -> Tensor:
         ctx.adjacency = adjacency
         return values.index_select(0, adjacency.dst)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return row_sum(grad, ctx.adjacency.ptr), None
+        return segment.row_sum(grad, ctx.adjacency.ptr), None
 
 
 class _SegmentSoftmax(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, adjacency: Adjacency) -> Tensor:
+    def forward(ctx: Any, scores: Tensor, adjacency: segment.Adjacency) -> Tensor:
         largest = torch.segment_reduce(scores, "max", offsets=adjacency.ptr)
         # A destination all of whose edges are taken out has -inf and 0 here; its weights are 0.
         # Otherwise the total is at least 1, because the largest score adds exp(0).
         largest.clamp_(min=torch.finfo(largest.dtype).min)
         out = (scores - largest.index_select(0, adjacency.dst)).exp_()
-        total = row_sum(out, adjacency.ptr).clamp_(min=1)
+        total = segment.row_sum(out, adjacency.ptr).clamp_(min=1)
         out /= total.index_select(0, adjacency.dst)
         ctx.adjacency = adjacency
         ctx.save_for_backward(out)
@@ -155,13 +146,13 @@ class _SegmentSoftmax(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (out,) = ctx.saved_tensors
         weighted = grad * out
-        total = row_sum(weighted, ctx.adjacency.ptr)
+        total = segment.row_sum(weighted, ctx.adjacency.ptr)
         return weighted - out * total.index_select(0, ctx.adjacency.dst), None
 
 
 class _WeightedSegmentSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, adjacency: Adjacency) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, adjacency: segment.Adjacency) -> Tensor:
         ctx.adjacency = adjacency
         ctx.save_for_backward(x, weight)
         return _sum_in(x, weight, adjacency)
@@ -180,7 +171,7 @@ class _WeightedSegmentSum(torch.autograd.Function):
 
 class _DotScores(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, adjacency: Adjacency) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, adjacency: segment.Adjacency) -> Tensor:
         ctx.adjacency = adjacency
         ctx.save_for_backward(query, key)
         return _dot(query, key, adjacency)
@@ -205,13 +196,13 @@ class _AdditiveScores(torch.autograd.Function):
         x_dst: Tensor,
         att: Tensor,
         negative_slope: float,
-        adjacency: Adjacency,
+        adjacency: segment.Adjacency,
         edge_attr: Tensor | None,
         edge_weight: Tensor | None,
     ) -> Tensor:
         src, dst = adjacency.src, adjacency.dst
         out = x_src.new_empty(adjacency.num_edges, x_src.shape[1])
-        for _, edges, _ in segment_chunks(adjacency.ptr, adjacency.num_edges):
+        for _, edges, _ in segment.segment_chunks(adjacency.ptr, adjacency.num_edges):
             summed = _sum_ends(x_src, x_dst, src[edges], dst[edges])
             summed = _add_edges(summed, edge_attr, edge_weight, edges)
             active = functional.leaky_relu(summed, negative_slope, inplace=True)
@@ -231,7 +222,7 @@ class _AdditiveScores(torch.autograd.Function):
         grad_src, grad_dst = torch.empty_like(x_src), torch.empty_like(x_dst)
         grad_att = torch.zeros_like(att)
         grad_weight = None if edge_weight is None else torch.zeros_like(edge_weight)
-        for segments, edges, ptr in segment_chunks(adjacency.ptr, adjacency.num_edges):
+        for segments, edges, ptr in segment.segment_chunks(adjacency.ptr, adjacency.num_edges):
             summed = _sum_ends(x_src, x_dst, adjacency.src[edges], adjacency.dst[edges])
             summed = _add_edges(summed, edge_attr, edge_weight, edges)
             scale = grad[edges].unsqueeze(-1)
@@ -242,11 +233,11 @@ class _AdditiveScores(torch.autograd.Function):
             active = functional.leaky_relu(summed, negative_slope, inplace=True)
             grad_att += active.mul_(scale).sum(dim=0)
         if grad.device.type != "cpu":  # one chunk, so all of them are at hand
-            grad_src = bag_sum(grad_summed.flatten(1), order, src_ptr).view_as(x_src)
+            grad_src = segment.bag_sum(grad_summed.flatten(1), order, src_ptr).view_as(x_src)
             return grad_src, grad_dst, grad_att, None, None, None, grad_weight
         grad, src = grad[order], adjacency.src[order]
         edge_attr = None if edge_attr is None else edge_attr[order]
-        for segments, edges, ptr in segment_chunks(src_ptr, adjacency.num_edges):
+        for segments, edges, ptr in segment.segment_chunks(src_ptr, adjacency.num_edges):
             summed = _sum_ends(x_src, x_dst, src[edges], dst[edges])
             summed = _add_edges(summed, edge_attr, edge_weight, edges)
             scale = grad[edges].unsqueeze(-1)
@@ -268,10 +259,10 @@ def _add_edges(
 
 
 def _row_sum_heads(rows: Tensor, ptr: Tensor) -> Tensor:
-    return row_sum(rows.flatten(1), ptr).view(-1, *rows.shape[1:])
+    return segment.row_sum(rows.flatten(1), ptr).view(-1, *rows.shape[1:])
 
 
-def _dot(query: Tensor, key: Tensor, adjacency: Adjacency) -> Tensor:
+def _dot(query: Tensor, key: Tensor, adjacency: segment.Adjacency) -> Tensor:
     # `key` may have one head that all share.
     num_entries = query.shape[0] * key.shape[0] * key.shape[1]  # a sparse tensor holds no more
     if query.device.type == "cpu" and adjacency.num_edges <= num_entries:
@@ -280,7 +271,7 @@ def _dot(query: Tensor, key: Tensor, adjacency: Adjacency) -> Tensor:
     return product.sum(dim=-1)
 
 
-def _sampled_products(query: Tensor, key: Tensor, adjacency: Adjacency) -> Tensor:
+def _sampled_products(query: Tensor, key: Tensor, adjacency: segment.Adjacency) -> Tensor:
     # `_dot` without a tensor of messages: each edge and head is an entry of a sparse matrix.
     heads = query.shape[1]
     edges = adjacency.by_head(heads, own_rows=key.shape[1] > 1)
@@ -308,7 +299,7 @@ def _hide_beta_warning() -> None:
         torch.sparse_csr_tensor(none.new_zeros(1), none, torch.zeros(0), (0, 0))
 
 
-def _sum_in(x: Tensor, weight: Tensor, adjacency: Adjacency) -> Tensor:
+def _sum_in(x: Tensor, weight: Tensor, adjacency: segment.Adjacency) -> Tensor:
     # [num_dst, heads, channels] of the sources' rows; `x` may have one head that all share.
     if x.device.type != "cpu":
         return _sum_messages(x, weight, adjacency.src, adjacency.ptr)
@@ -316,7 +307,7 @@ def _sum_in(x: Tensor, weight: Tensor, adjacency: Adjacency) -> Tensor:
     return _sum_by_head(x, weight, edges)
 
 
-def _sum_out(x: Tensor, weight: Tensor, adjacency: Adjacency, *, own_rows: bool) -> Tensor:
+def _sum_out(x: Tensor, weight: Tensor, adjacency: segment.Adjacency, *, own_rows: bool) -> Tensor:
     # The transpose of `_sum_in`: [num_src, heads, channels], or of all heads together, where they
     # share a row.
     heads = weight.shape[1]
@@ -328,7 +319,7 @@ def _sum_out(x: Tensor, weight: Tensor, adjacency: Adjacency, *, own_rows: bool)
     if own_rows:
         return _sum_by_head(x, weight, adjacency.by_head(heads, own_rows=True, transposed=True))
     at = dst.unsqueeze(1) * heads + torch.arange(heads)
-    sums = bag_sum(x.reshape(-1, x.shape[-1]), at.flatten(), ptr * heads, weight.flatten())
+    sums = segment.bag_sum(x.reshape(-1, x.shape[-1]), at.flatten(), ptr * heads, weight.flatten())
     return sums.unsqueeze(1)
 
 
@@ -338,7 +329,7 @@ def _sum_messages(x: Tensor, weight: Tensor, index: Tensor, ptr: Tensor) -> Tens
     return _row_sum_heads(messages, ptr)
 
 
-def _sum_by_head(x: Tensor, weight: Tensor, edges: HeadEdges) -> Tensor:
+def _sum_by_head(x: Tensor, weight: Tensor, edges: segment.HeadEdges) -> Tensor:
     weights = weight.flatten().index_select(0, edges.order)
-    sums = bag_sum(x.reshape(-1, x.shape[-1]), edges.rows, edges.ptr, weights)
+    sums = segment.bag_sum(x.reshape(-1, x.shape[-1]), edges.rows, edges.ptr, weights)
     return sums.view(-1, weight.shape[1], x.shape[-1])

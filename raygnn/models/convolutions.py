@@ -11,25 +11,8 @@ from torch import Tensor, nn
 from torch_geometric.nn import GINConv, GINEConv, SAGEConv
 from torch_geometric.nn.dense.linear import Linear
 
+from raygnn.models import encoder, segment
 from raygnn.models.edge_features import edge_attr_of, relu_edge_sum
-from raygnn.models.encoder import (
-    ACTIVATIONS,
-    Encoder,
-    EncoderOptions,
-    OverBlocks,
-    build_norm,
-    call_before_norm,
-)
-from raygnn.models.segment import (
-    Adjacency,
-    inverse_sqrt,
-    mean_of,
-    scale_sampled,
-    segment_max,
-    segment_sum,
-    segment_sum_and_rows,
-    transform_first,
-)
 from raygnn.models.sparse_input import Features, apply_linear, dense, linear
 from raygnn.sampling.blocks import Block
 from raygnn.sampling.sparse_features import SparseFeatures
@@ -58,7 +41,7 @@ class GCNLayer(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_channels))
 
     def forward(self, x_src: Features, block: Block) -> Tensor:
-        if not isinstance(x_src, Tensor) or transform_first(
+        if not isinstance(x_src, Tensor) or segment.transform_first(
             block, self.in_channels, self.out_channels
         ):
             return self._propagate(apply_linear(self.lin, x_src), block) + self.bias
@@ -67,13 +50,13 @@ class GCNLayer(nn.Module):
 
     def _propagate(self, x: Tensor, block: Block) -> Tensor:
         assert block.src_in_degree is not None
-        scaled = x * inverse_sqrt(block.src_in_degree + 1, x.dtype)
-        neighbors = segment_sum(scaled, Adjacency.of(block), block.edge_weight)
-        both = scale_sampled(neighbors, block) + scaled[: block.num_dst]
-        return both * inverse_sqrt(block.dst_degree + 1, x.dtype)
+        scaled = x * segment.inverse_sqrt(block.src_in_degree + 1, x.dtype)
+        neighbors = segment.segment_sum(scaled, segment.Adjacency.of(block), block.edge_weight)
+        both = segment.scale_sampled(neighbors, block) + scaled[: block.num_dst]
+        return both * segment.inverse_sqrt(block.dst_degree + 1, x.dtype)
 
 
-class GCN(Encoder):
+class GCN(encoder.Encoder):
     """Semi-Supervised Classification with Graph Convolutional Networks, arXiv:1609.02907."""
 
     reads_edge_weight = True
@@ -85,28 +68,28 @@ class GCN(Encoder):
         return GCNLayer(in_channels, out_channels)
 
 
-class BlockSAGEConv(OverBlocks, SAGEConv):
+class BlockSAGEConv(encoder.OverBlocks, SAGEConv):
     """PyG's `SAGEConv`, with its parameters and result, over a destination-sorted block."""
 
     def forward(self, x_src: Features, block: Block, x_dst: Tensor | None = None) -> Tensor:
         """Returns [num_dst, out_channels]. `x_dst`: rows of destinations, if not the sources'."""
-        adjacency = Adjacency.of(block)
+        adjacency = segment.Adjacency.of(block)
         rows = x_src[: block.num_dst] if x_dst is None else x_dst
         out: Tensor
         if self.aggr == "max":
             rows_of_all = dense(x_src, self.lin_l.weight.dtype)
-            out = self.lin_l(segment_max(rows_of_all, adjacency))
-        elif not isinstance(x_src, Tensor) or transform_first(
+            out = self.lin_l(segment.segment_max(rows_of_all, adjacency))
+        elif not isinstance(x_src, Tensor) or segment.transform_first(
             block, x_src.shape[1], self.out_channels
         ):
             transformed = linear(x_src, self.lin_l.weight)
-            out = self._reduced(segment_sum(transformed, adjacency), block)
+            out = self._reduced(segment.segment_sum(transformed, adjacency), block)
             out = out if self.lin_l.bias is None else out + self.lin_l.bias.to(out.dtype)
         elif x_dst is None:
-            sums, rows = segment_sum_and_rows(x_src, adjacency)
+            sums, rows = segment.segment_sum_and_rows(x_src, adjacency)
             out = self.lin_l(self._reduced(sums, block))
         else:
-            out = self.lin_l(self._reduced(segment_sum(x_src, adjacency), block))
+            out = self.lin_l(self._reduced(segment.segment_sum(x_src, adjacency), block))
         if self.root_weight:
             if not isinstance(rows, Tensor):
                 return out + linear(rows, self.lin_r.weight)
@@ -117,10 +100,14 @@ class BlockSAGEConv(OverBlocks, SAGEConv):
 
     def _reduced(self, sums: Tensor, block: Block) -> Tensor:
         is_mean = self.aggr == "mean"
-        return mean_of(sums, Adjacency.of(block)) if is_mean else scale_sampled(sums, block)
+        return (
+            segment.mean_of(sums, segment.Adjacency.of(block))
+            if is_mean
+            else segment.scale_sampled(sums, block)
+        )
 
 
-class SAGEOptions(EncoderOptions):
+class SAGEOptions(encoder.EncoderOptions):
     """Options shared by all encoders, plus:
 
     Attributes:
@@ -131,7 +118,7 @@ class SAGEOptions(EncoderOptions):
     aggr: Literal["mean", "max", "sum"] = "mean"
 
 
-class GraphSAGE(Encoder):
+class GraphSAGE(encoder.Encoder):
     """Inductive Representation Learning on Large Graphs, arXiv:1706.02216.
 
     Each layer is W_1 x_i + W_2 aggr_j x_j + b over the in-neighbors j of i.
@@ -149,7 +136,7 @@ class GraphSAGE(Encoder):
         return BlockSAGEConv(in_channels, out_channels, aggr=self.options.aggr)
 
 
-class BlockGINConv(OverBlocks, GINConv):
+class BlockGINConv(encoder.OverBlocks, GINConv):
     """PyG's `GINConv`, with its parameters and result, over a destination-sorted block.
 
     Sparse rows are summed after the first layer of an `_MLP`.
@@ -158,7 +145,9 @@ class BlockGINConv(OverBlocks, GINConv):
     def forward(self, x_src: Features, block: Block, x_dst: Tensor | None = None) -> Tensor:
         def summed(rows: Tensor) -> Tensor:
             dst_rows = rows[: block.num_dst] if x_dst is None else x_dst
-            neighbors = scale_sampled(segment_sum(rows, Adjacency.of(block)), block)
+            neighbors = segment.scale_sampled(
+                segment.segment_sum(rows, segment.Adjacency.of(block)), block
+            )
             return neighbors + (1 + self.eps) * dst_rows
 
         out: Tensor = (
@@ -184,13 +173,13 @@ class _MLP(nn.Sequential):
         first, norm, *others = self
         assert isinstance(first, nn.Linear)
         layer = first if summed is None else _LinearThenSum(first, summed)
-        rows: Tensor = norm(call_before_norm(layer, norm, r"(first\.)?bias", x))
+        rows: Tensor = norm(encoder.call_before_norm(layer, norm, r"(first\.)?bias", x))
         for module in others:
             rows = module(rows)
         return rows
 
 
-class GINOptions(EncoderOptions):
+class GINOptions(encoder.EncoderOptions):
     """Options shared by all encoders, plus:
 
     Attributes:
@@ -200,7 +189,7 @@ class GINOptions(EncoderOptions):
     train_eps: bool = False
 
 
-class GIN(Encoder):
+class GIN(encoder.Encoder):
     """How Powerful are Graph Neural Networks?, arXiv:1810.00826.
 
     Each layer is MLP((1 + eps) x_i + sum_j x_j) over the in-neighbors j of i. A sum over sampled
@@ -217,8 +206,8 @@ class GIN(Encoder):
     def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
         mlp = _MLP(
             nn.Linear(in_channels, self.hidden_channels),
-            build_norm(self.options.norm, self.hidden_channels),
-            ACTIVATIONS[self.options.activation](),
+            encoder.build_norm(self.options.norm, self.hidden_channels),
+            encoder.ACTIVATIONS[self.options.activation](),
             nn.Linear(self.hidden_channels, out_channels),
         )
         return self.build_conv(mlp)
@@ -227,15 +216,15 @@ class GIN(Encoder):
         return BlockGINConv(mlp, train_eps=self.options.train_eps)
 
 
-class BlockGINEConv(OverBlocks, GINEConv):
+class BlockGINEConv(encoder.OverBlocks, GINEConv):
     """PyG's `GINEConv`, with its parameters and result, over a destination-sorted block."""
 
     def forward(self, x_src: Tensor, block: Block, x_dst: Tensor | None = None) -> Tensor:
         x_dst = x_src[: block.num_dst] if x_dst is None else x_dst
         edge_attr = edge_attr_of(block, self.lin.in_channels, x_src)
         weight, bias = self.lin.weight.to(x_src.dtype), self.lin.bias.to(x_src.dtype)
-        neighbors = relu_edge_sum(x_src, edge_attr, weight, bias, Adjacency.of(block))
-        out: Tensor = self.nn(scale_sampled(neighbors, block) + (1 + self.eps) * x_dst)
+        neighbors = relu_edge_sum(x_src, edge_attr, weight, bias, segment.Adjacency.of(block))
+        out: Tensor = self.nn(segment.scale_sampled(neighbors, block) + (1 + self.eps) * x_dst)
         return out
 
 

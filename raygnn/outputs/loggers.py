@@ -19,15 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from raygnn.config import Component, resolve
 from raygnn.config.section import leaves
-from raygnn.data.filesystem import (
-    exists,
-    is_remote,
-    join,
-    open_fs,
-    read_text,
-    write_bytes,
-    write_text,
-)
+from raygnn.data import filesystem
 from raygnn.errors import ConfigError, dotted
 from raygnn.loops.callbacks import Callback
 
@@ -138,11 +130,11 @@ class TensorBoardLogger(MetricLogger):
 
     def on_train_start(self, engine: Engine) -> None:
         first_step = engine.position.step + 1 if engine.position.step else 0
-        if is_remote(self.logs_uri):
+        if filesystem.is_remote(self.logs_uri):
             self._scratch = tempfile.TemporaryDirectory(prefix="raygnn-logs-")
             self._local = self._scratch.name
         else:
-            self._local = open_fs(self.logs_uri)[1]
+            self._local = filesystem.open_fs(self.logs_uri)[1]
         Path(self._local).mkdir(parents=True, exist_ok=True)
         self._writer = EventWriter(self._local, first_step)
 
@@ -159,20 +151,20 @@ class TensorBoardLogger(MetricLogger):
     def flush(self) -> None:
         assert self._writer is not None
         self._writer.flush()
-        if is_remote(self.logs_uri):
+        if filesystem.is_remote(self.logs_uri):
             self._upload()
 
     def _upload(self) -> None:
-        fs, root = open_fs(self.logs_uri)
+        fs, root = filesystem.open_fs(self.logs_uri)
         fs.makedirs(root, exist_ok=True)
         for file in Path(self._local).iterdir():
-            write_bytes(join(self.logs_uri, file.name), file.read_bytes())
+            filesystem.write_bytes(filesystem.join(self.logs_uri, file.name), file.read_bytes())
 
     def on_shutdown(self, engine: Engine) -> None:
         if self._writer is None:
             return
         self._writer.close()
-        if is_remote(self.logs_uri):
+        if filesystem.is_remote(self.logs_uri):
             self._upload()
             self._scratch.cleanup()
 
@@ -186,12 +178,12 @@ class JSONLinesLogger(MetricLogger):
     def __init__(self, logs_uri: str, run_name: str) -> None:
         super().__init__(logs_uri, run_name)
         self._rows: dict[int, dict[str, float]] = {}
-        self._file = join(logs_uri, "metrics.jsonl")
+        self._file = filesystem.join(logs_uri, "metrics.jsonl")
 
     def on_train_start(self, engine: Engine) -> None:
-        if not exists(self._file):
+        if not filesystem.exists(self._file):
             return
-        rows = [json.loads(line) for line in read_text(self._file).splitlines()]
+        rows = [json.loads(line) for line in filesystem.read_text(self._file).splitlines()]
         # The run logs later rows again, and rows of step 0 if it starts from scratch.
         earlier = [row for row in rows if row["step"] <= engine.position.step > 0]
         self._rows = {row.pop("step"): row for row in earlier}
@@ -201,7 +193,7 @@ class JSONLinesLogger(MetricLogger):
 
     def flush(self) -> None:
         rows = ({"step": step, **row} for step, row in self._rows.items())
-        write_text(self._file, "".join(json.dumps(row) + "\n" for row in rows))
+        filesystem.write_text(self._file, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 class WandBLogger(MetricLogger):

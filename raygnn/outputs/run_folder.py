@@ -16,19 +16,9 @@ from typing import Any
 from raygnn import __version__
 from raygnn.config import LoadedConfig
 from raygnn.console import say, warn
+from raygnn.data import filesystem
 from raygnn.data.file_lock import locked
-from raygnn.data.filesystem import (
-    delete,
-    exists,
-    generation,
-    is_remote,
-    join,
-    open_fs,
-    read_bytes,
-    read_text,
-    redact,
-    write_if_unchanged,
-)
+from raygnn.data.filesystem import redact
 from raygnn.data.storage_retry import is_storage_error
 from raygnn.documents import parse_json
 from raygnn.errors import PreemptedError, RuleError, RunError
@@ -76,23 +66,23 @@ class RunFolder:
 
     @property
     def checkpoints_uri(self) -> str:
-        return join(self.uri, "checkpoints")
+        return filesystem.join(self.uri, "checkpoints")
 
     @property
     def metrics_uri(self) -> str:
-        return join(self.uri, "metrics.json")
+        return filesystem.join(self.uri, "metrics.json")
 
     @property
     def history_uri(self) -> str:
-        return join(self.uri, "history.jsonl")
+        return filesystem.join(self.uri, "history.jsonl")
 
     @property
     def state_uri(self) -> str:
-        return join(self.uri, "run.json")
+        return filesystem.join(self.uri, "run.json")
 
     @property
     def report_uri(self) -> str:
-        return join(self.uri, "report.html")
+        return filesystem.join(self.uri, "report.html")
 
     def write_state(
         self, status: RunStatus, loaded: LoadedConfig, stop_reason: str | None = None
@@ -128,7 +118,9 @@ class RunFolder:
 
     def lock(self) -> AbstractContextManager[None]:
         """Blocks other starts from writing, on local disks and NFS. Reentrant per thread."""
-        return locked(join(self.uri, _LOCK), lambda text: say(f"run {self.name}: {text}"))
+        return locked(
+            filesystem.join(self.uri, _LOCK), lambda text: say(f"run {self.name}: {text}")
+        )
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -147,15 +139,15 @@ class RunFolder:
         `name`: path in the folder, or URI elsewhere. Raises a RunError as `check_is_held`.
         """
         data = content.encode() if isinstance(content, str) else content
-        self._write_held(join(self.uri, name), lambda: data)
+        self._write_held(filesystem.join(self.uri, name), lambda: data)
 
     def _write_held(self, uri: str, content: Callable[[], bytes]) -> None:
         with self.lock():
             while True:
-                version = generation(uri)
+                version = filesystem.generation(uri)
                 self.check_is_held()
                 try:
-                    write_if_unchanged(uri, content(), version)
+                    filesystem.write_if_unchanged(uri, content(), version)
                 except FileExistsError:
                     continue  # a newer start has written it, or an earlier try of this one
                 return
@@ -199,7 +191,7 @@ class RunFolder:
         """Deletes the failure record of an earlier start, which would be taken for the result."""
         with self.held():
             for uri in (self.metrics_uri, self.report_uri):
-                delete(uri)
+                filesystem.delete(uri)
 
     def read_starts(self) -> list[dict[str, Any]]:
         return list((self.read_state() or {}).get("starts", []))
@@ -209,16 +201,16 @@ class RunFolder:
 
     def read_state(self) -> dict[str, Any] | None:
         """Content of `run.json`; None if it is missing. Raises a RunError if it is damaged."""
-        if not exists(self.state_uri):
+        if not filesystem.exists(self.state_uri):
             return None
-        return _parsed_state(read_bytes(self.state_uri), self.uri)
+        return _parsed_state(filesystem.read_bytes(self.state_uri), self.uri)
 
     def is_run(self) -> bool:
         """Whether the folder has a run's state, damaged or not."""
-        return exists(self.state_uri)
+        return filesystem.exists(self.state_uri)
 
     def is_empty(self) -> bool:
-        fs, path = open_fs(self.uri)
+        fs, path = filesystem.open_fs(self.uri)
         fs.invalidate_cache()
         files = fs.ls(path, detail=False) if fs.exists(path) else []
         ignored = {path.rstrip("/"), f"{path.rstrip('/')}/{_LOCK}"}
@@ -232,25 +224,25 @@ class RunFolder:
         self.write(self.history_uri, "".join(json.dumps(row) + "\n" for row in history))
 
     def read_history(self) -> list[dict[str, float]]:
-        if not exists(self.history_uri):
+        if not filesystem.exists(self.history_uri):
             return []
-        return [json.loads(line) for line in read_text(self.history_uri).splitlines()]
+        return [json.loads(line) for line in filesystem.read_text(self.history_uri).splitlines()]
 
     def clear(self) -> None:
         """Deletes everything of the run, including logs and model, and nothing else."""
         for uri in dict.fromkeys((self.logs_uri, self.model_uri)):
-            fs, path = open_fs(uri)
+            fs, path = filesystem.open_fs(uri)
             fs.invalidate_cache()
             root = f"{path.rstrip('/')}/"
             for file in fs.find(path) if fs.exists(path) else []:
                 if _WRITTEN_ELSEWHERE.fullmatch(file.removeprefix(root)):
                     fs.rm_file(file)
-        if is_remote(self.uri):
-            delete(self.uri)
+        if filesystem.is_remote(self.uri):
+            filesystem.delete(self.uri)
             return
-        for name in os.listdir(self.uri) if exists(self.uri) else []:
+        for name in os.listdir(self.uri) if filesystem.exists(self.uri) else []:
             if name != _LOCK:  # another start may wait for it
-                delete(join(self.uri, name))
+                filesystem.delete(filesystem.join(self.uri, name))
 
 
 def _parsed_state(content: bytes, uri: str) -> dict[str, Any]:
@@ -263,8 +255,8 @@ def _parsed_state(content: bytes, uri: str) -> dict[str, Any]:
             datetime.fromisoformat(start["time"])
     except (RuleError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise RunError(
-            f"{redact(join(uri, 'run.json'))} is damaged: {type(error).__name__}: {error}. Delete "
-            "the file to resume, or set run.overwrite. [run-damaged]"
+            f"{redact(filesystem.join(uri, 'run.json'))} is damaged: {type(error).__name__}: "
+            f"{error}. Delete the file to resume, or set run.overwrite. [run-damaged]"
         ) from error
     return dict(state)
 

@@ -12,17 +12,8 @@ from typing import Any
 from raygnn.config import ConfigError, LoadedConfig, load_config
 from raygnn.config.run_section import Run
 from raygnn.config.training_section import Checkpoint
-from raygnn.data.filesystem import (
-    absolute,
-    delete,
-    exists,
-    generation,
-    is_remote,
-    join,
-    redact,
-    write_if_unchanged,
-    write_text,
-)
+from raygnn.data import filesystem
+from raygnn.data.filesystem import redact
 from raygnn.data.storage_retry import is_storage_error
 from raygnn.errors import RunError
 from raygnn.outputs.checkpoints.names import LAST, MANIFEST
@@ -42,11 +33,11 @@ def check_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
     it, or `run.overwrite` would delete its own starting point or files that no run has written.
     """
     run = loaded.config.run
-    uri = absolute(join(run.storage_path, name))
+    uri = filesystem.absolute(filesystem.join(run.storage_path, name))
     folder = RunFolder(
         uri=uri,
-        model_uri=absolute(run.model_uri or uri),
-        logs_uri=absolute(run.logs_uri or join(uri, "logs")),
+        model_uri=filesystem.absolute(run.model_uri or uri),
+        logs_uri=filesystem.absolute(run.logs_uri or filesystem.join(uri, "logs")),
         attempt=secrets.token_hex(3),
     )
     checkpoint = loaded.config.checkpoint
@@ -72,7 +63,10 @@ def _check_sources(checkpoint: Checkpoint) -> None:
     if "/" in checkpoint.resume:
         _check_source(
             f"checkpoint.resume={redact(checkpoint.resume)!r} is invalid",
-            (join(checkpoint.resume, MANIFEST), join(checkpoint.resume, "checkpoints", LAST)),
+            (
+                filesystem.join(checkpoint.resume, MANIFEST),
+                filesystem.join(checkpoint.resume, "checkpoints", LAST),
+            ),
             "it has no complete checkpoint. Set the folder of a run, or one of those in its "
             "checkpoints, or auto.",
         )
@@ -91,14 +85,14 @@ def _check_source(key: str, uris: Sequence[str], rule: str) -> None:
         )
 
     with _storage_errors(unreadable):
-        is_present = any(exists(uri) for uri in uris)
+        is_present = any(filesystem.exists(uri) for uri in uris)
     if not is_present:
         raise RunError(f"{key}: {rule}", id="run-source-missing")
 
 
 def _check_kept(folder: RunFolder, key: str, source: str) -> None:
     inside = f"{folder.uri.rstrip('/')}/"
-    if "/" in source and f"{absolute(source)}/".startswith(inside):
+    if "/" in source and f"{filesystem.absolute(source)}/".startswith(inside):
         raise RunError(
             f"{key}={redact(source)!r} is invalid: run.overwrite would remove the run that it "
             "belongs to. Set another run.name, or run.overwrite to false. [run-overwrite-own]"
@@ -116,12 +110,12 @@ def check_writable(folder: RunFolder, run: Run) -> None:
     }
     for field, uri in places.items():
         value = getattr(run, field)
-        if value is None or not is_remote(uri):
+        if value is None or not filesystem.is_remote(uri):
             continue
-        probe = join(uri, f".write-{folder.attempt}")
+        probe = filesystem.join(uri, f".write-{folder.attempt}")
         with _storage_errors(partial(_no_access, field, value, "written")):
-            write_text(probe, "")
-            delete(probe)
+            filesystem.write_text(probe, "")
+            filesystem.delete(probe)
 
 
 @contextmanager
@@ -168,7 +162,7 @@ def open_run_folder(
 
 
 def _claim(folder: RunFolder, loaded: LoadedConfig) -> bool:
-    version = generation(folder.state_uri)
+    version = filesystem.generation(folder.state_uri)
     check_run_folder(loaded, folder.name)
     overwrite = loaded.config.run.overwrite
     before = {} if overwrite else folder.read_state() or {}
@@ -181,7 +175,7 @@ def _claim(folder: RunFolder, loaded: LoadedConfig) -> bool:
     record = {"lineage": lineage, "starts": before.get("starts", [])}
     state = {**state_of(RunStatus.RUNNING, loaded), "attempt": folder.attempt, **record}
     try:
-        write_if_unchanged(folder.state_uri, state_bytes(state), version)
+        filesystem.write_if_unchanged(folder.state_uri, state_bytes(state), version)
     except FileExistsError:
         return False
     return True
@@ -210,7 +204,7 @@ def _check_state(state: dict[str, Any] | None, loaded: LoadedConfig, folder: Run
         raise RunError(f"{taken}: {what}{differences or ''}. {replace_it}. [run-other-config]")
     if is_finished:
         limit = _limit_that_ended(state)
-        if limit is None or not exists(join(folder.checkpoints_uri, LAST)):
+        if limit is None or not filesystem.exists(filesystem.join(folder.checkpoints_uri, LAST)):
             raise RunError(f"{taken}: that run has finished. {replace_it}. [run-finished]")
         before, now = state["limits"][limit], loaded.limits()[limit]
         if now is not None and now <= before:
@@ -235,7 +229,7 @@ def _differences(folder: RunFolder, loaded: LoadedConfig) -> str | None:
     that only this release has, with its default, is no difference.
     """
     try:
-        there = load_config(join(folder.uri, "config.yaml"), (), loaded.allow_modules)
+        there = load_config(filesystem.join(folder.uri, "config.yaml"), (), loaded.allow_modules)
     except (ConfigError, OSError):
         return None  # it was removed, or needs an environment variable of that time
     changes = [

@@ -19,6 +19,7 @@ from raygnn.data.filesystem import join, open_fs, read_text, redact, write_text
 from raygnn.data.manifest import EdgeTable, Manifest, NodeTable, TrainingTable, manifest_uri
 from raygnn.data.tables.files import list_files, unread_files, write_parquet
 from raygnn.errors import ConfigError, DataError
+from raygnn.prepare.drafts import references, roles
 from raygnn.prepare.drafts.catalog import declare, read_database, read_schema
 from raygnn.prepare.drafts.hindsight import find_hindsight, find_repeated_links, find_untimed_links
 from raygnn.prepare.drafts.manifest_text import label_name, manifest_lines
@@ -29,24 +30,6 @@ from raygnn.prepare.drafts.raw_tables import (
     find_tables,
     list_unread,
     read_table,
-)
-from raygnn.prepare.drafts.references import (
-    COINCIDENCE,
-    find_references,
-    list_missing_nodes,
-    parse_overrides,
-    read_as_numbers,
-    spell_references,
-)
-from raygnn.prepare.drafts.roles import (
-    Task,
-    choose_roles,
-    choose_task,
-    is_edges,
-    is_training_rows,
-    is_used,
-    show_columns,
-    write_gapless_edges,
 )
 from raygnn.prepare.train_config import fanouts_to_all, reverse_edges_of, write_config
 from raygnn.prepare.write_labels import with_labels, written_labels
@@ -77,7 +60,7 @@ class Draft(NamedTuple):
     notes: list[str]
     made: dict[str, pa.Table]
     picture: list[str]
-    task: Task
+    task: roles.Task
     num_references: int
     written: Sequence[str] = ()
     config: str | None = None
@@ -127,18 +110,18 @@ def draft(
         what = "it contains no Parquet, CSV or TSV files. Name the folder of the tables"
         what = what if database is None else f"{redact(database)} has no table that you may read"
         raise DataError(f"folder {redact(folder)!r} is invalid: {what}. [prepare-no-tables]")
-    overrides = parse_overrides([*declared, *refs], tables)
-    find_references(tables, overrides)
-    made = list_missing_nodes(tables, overrides)
-    spell_references(tables)
-    read_as_numbers(tables)
-    choose_roles(tables)
-    chosen = choose_task(tables, task, redact(folder))
+    overrides = references.parse_overrides([*declared, *refs], tables)
+    references.find_references(tables, overrides)
+    made = references.list_missing_nodes(tables, overrides)
+    references.spell_references(tables)
+    references.read_as_numbers(tables)
+    roles.choose_roles(tables)
+    chosen = roles.choose_task(tables, task, redact(folder))
     find_hindsight(tables, chosen)
-    show_columns(tables, chosen)
+    roles.show_columns(tables, chosen)
     find_untimed_links(tables)
     chosen = replace(chosen, repeated_in=find_repeated_links(tables, chosen))
-    made |= write_gapless_edges(tables)
+    made |= roles.write_gapless_edges(tables)
     for table in tables:
         if table.repairs:
             table.source, table.pattern = table.pattern, f"{DRAFTED}/{table.name}.parquet"
@@ -250,24 +233,30 @@ def _picture(tables: Sequence[Table]) -> Iterator[str]:
     keys = {table.name: table.key for table in tables}
     for table in tables:
         role = "nodes" if table.key is not None else "left out"
-        role = "edges" if is_edges(table) else "training rows" if is_training_rows(table) else role
+        role = (
+            "edges"
+            if roles.is_edges(table)
+            else "training rows"
+            if roles.is_training_rows(table)
+            else role
+        )
         key = f", id {table.key}" if table.key is not None else ""
         yield f"{table.name} ({table.num_rows:,} rows): {role}{key}"
         for ref in table.references.values():
             yield f"{_arrow(table, ref, keys)} of rows ({ref.why})"
-    rejected = [(table, ref) for table in tables if is_used(table) for ref in table.rejected]
+    rejected = [(table, ref) for table in tables if roles.is_used(table) for ref in table.rejected]
     if rejected:
         yield "not references (--ref TABLE.COLUMN=TABLE.COLUMN makes one):"
     yield from (
         f"{_arrow(table, ref, keys)}: {ref.why}"
         for table, ref in rejected
-        if ref.why != COINCIDENCE
+        if ref.why != references.COINCIDENCE
     )
     if numbers := [
-        f"{table.name}.{ref.column}" for table, ref in rejected if ref.why == COINCIDENCE
+        f"{table.name}.{ref.column}" for table, ref in rejected if ref.why == references.COINCIDENCE
     ]:
         more = f" and {len(numbers) - _MOST_SHOWN} more" if len(numbers) > _MOST_SHOWN else ""
-        yield f"  {', '.join(numbers[:_MOST_SHOWN])}{more}: {COINCIDENCE}"
+        yield f"  {', '.join(numbers[:_MOST_SHOWN])}{more}: {references.COINCIDENCE}"
 
 
 def _arrow(table: Table, ref: Reference, keys: Mapping[str, str | None]) -> str:
@@ -285,7 +274,7 @@ def _notes(text: str) -> Iterator[str]:
             place = f"{words.removeprefix('- type:').rstrip(':').strip()}: "
 
 
-def _config_of(graph: Manifest, task: Task) -> dict[str, Any] | None:
+def _config_of(graph: Manifest, task: roles.Task) -> dict[str, Any] | None:
     """Arguments of `write_config`; None for a graph without edges, on which nothing can train."""
     if not graph.edge_types or task.table is None:
         return None

@@ -26,24 +26,8 @@ from raygnn.runtime.data_source import check_source, tables_uri
 from raygnn.runtime.launch import open_graph
 from raygnn.runtime.ray_tasks import run_in_ray_data
 from raygnn.runtime.stored_samples import Loaders, check_requests, plan_samples, sampled_loaders
+from raygnn.sampling import sample_record, stored_samples
 from raygnn.sampling.prefetch import map_ahead
-from raygnn.sampling.sample_record import (
-    PLAN_NAME,
-    RECORD_NAME,
-    SampleFile,
-    SamplePlan,
-    SampleRecord,
-    check_same_settings,
-    load_plan,
-    save_plan,
-)
-from raygnn.sampling.stored_samples import (
-    StoredSamples,
-    Written,
-    row_bytes,
-    rows_per_file,
-    write_file,
-)
 
 if TYPE_CHECKING:
     from raygnn.runtime.node_bundle import BundlePlace
@@ -55,7 +39,7 @@ _MOST_EPOCHS, _MOST_BATCHES = 10, 2_000
 
 def presample(
     loaded: LoadedConfig, num_epochs: int | None = None, data: Any = None
-) -> SampleRecord:
+) -> sample_record.SampleRecord:
     """Fills `data.samples` with the neighborhoods of a training's batches.
 
     Existing files are kept: an interrupted set resumes, and a set grows by epochs.
@@ -86,13 +70,13 @@ def presample(
     if num_epochs is None:
         most = max(_MOST_EPOCHS, _MOST_BATCHES // loaders["train"].num_batches)
         num_epochs = min(config.training.max_epochs or most, most)
-    bytes_of_row = {name: row_bytes(loader) for name, loader in loaders.items()}
-    rows = {name: rows_per_file(size) for name, size in bytes_of_row.items()}
+    bytes_of_row = {name: stored_samples.row_bytes(loader) for name, loader in loaders.items()}
+    rows = {name: stored_samples.rows_per_file(size) for name, size in bytes_of_row.items()}
     uri = absolute(config.data.samples)
     plan, sizes, sums = _resumed(uri, plan_samples(config, loaders, num_epochs, rows), loaders)
     missing = [file for file in plan.files() if file.name not in sizes]
     _check_room(uri, sum(f.num_rows * bytes_of_row[f.split] for f in missing), len(sizes))
-    save_plan(uri, plan)
+    sample_record.save_plan(uri, plan)
     if missing:
         if on_ray:
             from raygnn.runtime.node_bundle import BundlePlace
@@ -101,7 +85,7 @@ def presample(
             written = _write_on_ray(_Job(loaded, place, spec, uri, plan), missing)
         else:
             num_threads = len(os.sched_getaffinity(0))
-            write = partial(write_file, uri, plan, loaders)
+            write = partial(stored_samples.write_file, uri, plan, loaders)
             written = map_ahead(lambda f: (f.name, *write(f)), missing, num_threads, num_threads)
         num_rows, num_done = {file.name: file.num_rows for file in missing}, 0
         pace = Pace("presample", sum(num_rows.values()), "batches")
@@ -112,7 +96,7 @@ def presample(
                 pace.reached(num_done)
     names = [file.name for file in plan.files()]
     sizes, sums = {name: sizes[name] for name in names}, {name: sums[name] for name in names}
-    record = SampleRecord(**vars(plan), file_sizes=sizes, checksums=sums)
+    record = sample_record.SampleRecord(**vars(plan), file_sizes=sizes, checksums=sums)
     record.save(uri)
     num_batches = sum(file.num_rows for file in plan.files())
     say(
@@ -131,13 +115,13 @@ def _check_tables(uri: str | None) -> None:
 
 
 def _resumed(
-    uri: str, wanted: SamplePlan, loaders: Loaders
-) -> tuple[SamplePlan, dict[str, int], dict[str, Checksum]]:
+    uri: str, wanted: sample_record.SamplePlan, loaders: Loaders
+) -> tuple[sample_record.SamplePlan, dict[str, int], dict[str, Checksum]]:
     """The plan, and sizes and checksums of its files. Raises a DataError for another graph."""
-    stored = load_plan(uri)
+    stored = sample_record.load_plan(uri)
     if stored is None:
         return wanted, {}, {}
-    check_same_settings(uri, stored, wanted)
+    sample_record.check_same_settings(uri, stored, wanted)
     plan = replace(
         wanted,
         splits={
@@ -146,8 +130,8 @@ def _resumed(
         },
     )
     recorded, sums = {}, {}
-    if exists(join(uri, RECORD_NAME)):
-        record = SampleRecord.load(uri)
+    if exists(join(uri, sample_record.RECORD_NAME)):
+        record = sample_record.SampleRecord.load(uri)
         recorded, sums = dict(record.file_sizes), dict(record.checksums)
     there = files_below(uri)
     sizes = {
@@ -157,7 +141,9 @@ def _resumed(
         and recorded.get(file.name, there[file.name]) == there[file.name]
         and (file.name in recorded or _is_whole(join(uri, file.name)))
     }
-    samples = StoredSamples(uri, SampleRecord(**vars(stored), file_sizes={}, checksums={}))
+    samples = stored_samples.StoredSamples(
+        uri, sample_record.SampleRecord(**vars(stored), file_sizes={}, checksums={})
+    )
     for name, loader in loaders.items():
         firsts = [f for f in plan.files() if f.split == name and f.name in sizes]
         if firsts:
@@ -200,10 +186,10 @@ class _Job:
     bundle: BundlePlace
     spec: ModelSpec | None
     uri: str
-    plan: SamplePlan
+    plan: sample_record.SamplePlan
 
-    def __call__(self, file: SampleFile) -> tuple[int, Checksum]:
-        return write_file(self.uri, self.plan, _loaders(self), file)
+    def __call__(self, file: sample_record.SampleFile) -> tuple[int, Checksum]:
+        return stored_samples.write_file(self.uri, self.plan, _loaders(self), file)
 
 
 #: State of this process, by the set's folder. Ray runs one task of a process at a time.
@@ -212,7 +198,7 @@ _opened: dict[str, Loaders] = {}
 
 def _loaders(job: _Job) -> Loaders:
     if job.uri not in _opened:
-        if not exists(join(job.uri, PLAN_NAME)):
+        if not exists(join(job.uri, sample_record.PLAN_NAME)):
             raise DataError(
                 f"--out={redact(job.uri)!r} is invalid: a node of the cluster does not see this "
                 "folder. Set a bucket, or a folder that all nodes share. [presample-not-shared]"
@@ -224,7 +210,7 @@ def _loaders(job: _Job) -> Loaders:
     return _opened[job.uri]
 
 
-def _write_on_ray(job: _Job, files: Sequence[SampleFile]) -> Written:
+def _write_on_ray(job: _Job, files: Sequence[sample_record.SampleFile]) -> stored_samples.Written:
     """Writes files on all nodes: a process for each CPU that Ray lends, which maps the graph.
 
     Yields name, size and checksums of each file, in no order. Raises a DataError if a node does not

@@ -14,20 +14,11 @@ from raygnn.console import count
 from raygnn.data.arrays import Rows, Source, gather_ragged_rows, gather_rows, open_array
 from raygnn.data.bundle_record import SPLIT, NodeRecord, column_path, node_folder
 from raygnn.data.id_map import IdIndex, build_index, gather_ids, stored_ids
+from raygnn.data.ingest import read_rows
 from raygnn.data.ingest.column_plan import DensePlan
 from raygnn.data.ingest.describe import class_tables, describe_columns
 from raygnn.data.ingest.findings import MAX_EXAMPLES, Finding, merge
 from raygnn.data.ingest.pieces import Piece, cut_table
-from raygnn.data.ingest.read_rows import (
-    BAD,
-    NO_ID,
-    OTHER,
-    NodeTask,
-    ReadResult,
-    RowTask,
-    convert_nodes,
-    create_node_arrays,
-)
 from raygnn.data.ingest.scan import ScannedTable
 from raygnn.data.ingest.schedule import BuildContext, OnAnyNode
 from raygnn.data.ingest.table_plan import NodePlan
@@ -171,17 +162,19 @@ def build_nodes(
 
     Raises a DataError if rows break rules (all are listed), or none would remain.
     """
-    tasks: dict[str, list[NodeTask]] = {}
+    tasks: dict[str, list[read_rows.NodeTask]] = {}
     for name, plan in plans.items():
         folder = node_folder(bundle, name)
-        create_node_arrays(plan, folder, tables[name].num_rows)
+        read_rows.create_node_arrays(plan, folder, tables[name].num_rows)
         tasks[name] = [
-            NodeTask(piece, plan, folder, piece.row_start, work / name / str(piece.row_start))
+            read_rows.NodeTask(
+                piece, plan, folder, piece.row_start, work / name / str(piece.row_start)
+            )
             for piece in cut_table(tables[name])
         ]
     num_rows = sum(table.num_rows for table in tables.values())
     context.say(f"reading {num_rows:,} nodes of {count(len(plans), 'type')}")
-    done = context.run(OnAnyNode(convert_nodes), list(tasks.values()), "reading nodes")
+    done = context.run(OnAnyNode(read_rows.convert_nodes), list(tasks.values()), "reading nodes")
     results = dict(zip(tasks, done, strict=True))
     indexes, repeated = {}, {}
     findings: list[Finding] = []
@@ -192,8 +185,8 @@ def build_nodes(
             gather_ids(ragged, "string", folder)
         for sparse in plan.sparse:
             gather_sparse(ragged, sparse.name, folder)
-        bad = open_array(folder / BAD)
-        skip = bad > 0 if context.drop else bad == NO_ID
+        bad = open_array(folder / read_rows.BAD)
+        skip = bad > 0 if context.drop else bad == read_rows.NO_ID
         pieces = [(task.piece, None) for task in tasks[name]]
         indexes[name], repeated[name], found = find_repeated(plan, folder, skip, pieces)
         found = [*(finding for result in results[name] for finding in result.findings), *found]
@@ -206,7 +199,7 @@ def build_nodes(
             index = _drop_rows(name, plan, tasks[name], repeated[name], context)
             indexes[name] = index or indexes[name]
         folder, num_nodes = node_folder(bundle, name), indexes[name].num_ids
-        (folder / BAD).unlink(missing_ok=True)
+        (folder / read_rows.BAD).unlink(missing_ok=True)
         columns = describe_columns(
             plan.table, [*plan.columns, *plan.sparse], num_nodes, results[name], [folder]
         )
@@ -215,7 +208,9 @@ def build_nodes(
 
 
 def number_classes(
-    columns: Sequence[DensePlan], tasks: Sequence[NodeTask | RowTask], results: Sequence[ReadResult]
+    columns: Sequence[DensePlan],
+    tasks: Sequence[read_rows.NodeTask | read_rows.RowTask],
+    results: Sequence[read_rows.ReadResult],
 ) -> None:
     for task, classes in zip(tasks, class_tables(results, columns), strict=True):
         rows = slice(task.first_row, task.first_row + task.piece.num_rows)
@@ -227,15 +222,15 @@ def number_classes(
 def _drop_rows(
     name: str,
     plan: NodePlan,
-    tasks: Sequence[NodeTask],
+    tasks: Sequence[read_rows.NodeTask],
     repeated: Sequence[np.ndarray],
     context: BuildContext,
 ) -> IdIndex | None:
     """Removes bad rows and repeated ids from all arrays. Returns the new index, if any."""
     folder = tasks[0].folder
-    bad = open_array(folder / BAD)
+    bad = open_array(folder / read_rows.BAD)
     for task, twice in zip(tasks, repeated, strict=True):
-        bad[task.first_row + twice] = OTHER
+        bad[task.first_row + twice] = read_rows.OTHER
     num_kept = int((bad == 0).sum())
     if all_kept(plan, num_kept, len(bad)):
         return None

@@ -11,20 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raygnn.data import id_map
 from raygnn.data.arrays import Rows, create_array, open_array
 from raygnn.data.bundle_record import NODES, SPLIT, column_path
 from raygnn.data.edge_kernels import DROPPED
 from raygnn.data.hashing import string_buffers
-from raygnn.data.id_map import (
-    BYTES,
-    IDS,
-    OFFSETS,
-    IdIndex,
-    IdMap,
-    hash_column,
-    integer_ids,
-    table_files,
-)
 from raygnn.data.ingest.column_plan import DensePlan
 from raygnn.data.ingest.decode import (
     class_name_rows,
@@ -123,7 +114,7 @@ class NodeTask(PieceTask):
 def create_node_arrays(plan: NodePlan, folder: Path, num_rows: int) -> None:
     create_array(folder / BAD, (num_rows,), np.uint8)
     if plan.id_kind == "int":
-        create_array(folder / IDS, (num_rows,), np.int64)
+        create_array(folder / id_map.IDS, (num_rows,), np.int64)
     if plan.split is not None:
         create_array(folder / SPLIT, (num_rows,), np.uint8)
     create_columns(plan.columns, folder, num_rows)
@@ -135,7 +126,7 @@ def checked_ids(name: str, ids: pa.Array, findings: FindingCollector) -> pa.Arra
     findings.add(name, "null ids", null_mask(ids), None, remedy, id="nodes-null-ids")
     if not pa.types.is_integer(ids.type):
         return ids
-    values, too_large = integer_ids(ids)
+    values, too_large = id_map.integer_ids(ids)
     findings.add(name, "ids above 2**63 - 1", too_large, ids, id="nodes-id-range")
     return pa.array(values)
 
@@ -150,11 +141,11 @@ def convert_nodes(task: NodeTask, arrays: Sequence[np.ndarray], write: Write) ->
     for start, columns in reader.blocks():
         ids = checked_ids(plan.id_column, columns[plan.id_column], findings)
         if plan.id_kind == "int":
-            write(folder / IDS, start, ids.to_numpy())
+            write(folder / id_map.IDS, start, ids.to_numpy())
         else:
             offsets, data = string_buffers(pc.fill_null(ids, "") if ids.null_count else ids)
-            lengths[task.ragged / OFFSETS].append(np.diff(offsets))
-            elements[task.ragged / BYTES].append(data[offsets[0] : offsets[-1]].copy())
+            lengths[task.ragged / id_map.OFFSETS].append(np.diff(offsets))
+            elements[task.ragged / id_map.BYTES].append(data[offsets[0] : offsets[-1]].copy())
         no_id = findings.bad.copy()
         reader.write_columns(start, columns)
         for sparse in plan.sparse:
@@ -179,14 +170,14 @@ class IdsInFolder:
     """The id map of a node type in one folder, which any node can look ids up in."""
 
     folder: Path
-    index: IdIndex
+    index: id_map.IdIndex
 
     @property
     def inputs(self) -> tuple[Rows, ...]:
-        return tuple(Rows(self.folder / name) for name in table_files(self.index.kind))
+        return tuple(Rows(self.folder / name) for name in id_map.table_files(self.index.kind))
 
-    def open(self, tables: Sequence[np.ndarray]) -> IdMap:
-        return IdMap(self.index, tables)
+    def open(self, tables: Sequence[np.ndarray]) -> id_map.IdMap:
+        return id_map.IdMap(self.index, tables)
 
 
 @dataclass(frozen=True)
@@ -194,7 +185,7 @@ class Bucket:
     """The ids of one hash bucket of a node type: folder of ids and table, and file of dense ids."""
 
     ids: Path
-    index: IdIndex
+    index: id_map.IdIndex
     dense: Path
 
 
@@ -221,7 +212,7 @@ class BucketedIds:
         ends = np.cumsum(np.bincount(bucket_of_id, minlength=len(self.buckets)))
         for bucket, rows in zip(self.buckets, np.split(order, ends[:-1]), strict=True):
             if len(rows):
-                dense = IdMap.open(bucket.ids, bucket.index).lookup(ids.take(pa.array(rows)))
+                dense = id_map.IdMap.open(bucket.ids, bucket.index).lookup(ids.take(pa.array(rows)))
                 known = dense >= 0
                 out[rows[known]] = open_array(bucket.dense, "r")[dense[known]]
         return out
@@ -229,7 +220,7 @@ class BucketedIds:
 
 def bucket_of(ids: pa.Array, num_buckets: int) -> np.ndarray:
     """int64 [n]: the bucket of each id."""
-    return (hash_column(ids) % np.uint64(num_buckets)).astype(np.int64)
+    return (id_map.hash_column(ids) % np.uint64(num_buckets)).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -280,7 +271,7 @@ def convert_rows(task: RowTask, tables: Sequence[np.ndarray], write: Write) -> R
 
 
 def find_nodes(
-    ids: IdMap | BucketedIds, end: End, column: pa.Array, findings: FindingCollector
+    ids: id_map.IdMap | BucketedIds, end: End, column: pa.Array, findings: FindingCollector
 ) -> np.ndarray:
     """Dense ids that rows refer to, int64. Finds nulls and unknown ids, which are -1."""
     dense, null = ids.lookup(column), null_mask(column)

@@ -8,13 +8,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from raygnn.data.bundle_record import (
-    NODES,
-    ROW,
-    edge_folder,
-    label_edge_folder,
-    training_table_folder,
-)
+from raygnn.data import bundle_record
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.id_map import IdKind, id_kind
 from raygnn.data.ingest.column_plan import (
@@ -38,7 +32,7 @@ from raygnn.data.manifest import (
 )
 
 # Predictions refer to the rows of the table, so edges that may be predicted have the row number.
-_ROW_NUMBER = DensePlan(ROW, "row", (), "int64", ())
+_ROW_NUMBER = DensePlan(bundle_record.ROW, "row", (), "int64", ())
 
 
 @dataclass(frozen=True)
@@ -121,7 +115,7 @@ class TrainingPlan:
 
     @property
     def ends(self) -> tuple[End, ...]:
-        return (End(NODES, self.node, self.node_type),)
+        return (End(bundle_record.NODES, self.node, self.node_type),)
 
     @property
     def what(self) -> str:
@@ -179,7 +173,7 @@ def plan_training(name: str, table: TrainingTable, scanned: ScannedTable) -> Tra
     return TrainingPlan(
         scanned.name,
         name,
-        training_table_folder(name),
+        bundle_record.training_table_folder(name),
         scanned.types,
         table.node_type,
         table.node,
@@ -203,7 +197,7 @@ def plan_edges(
     return EdgePlan(
         scanned.name,
         table.type,
-        edge_folder(table.type),
+        bundle_record.edge_folder(table.type),
         scanned.types,
         table.source,
         table.target,
@@ -218,7 +212,7 @@ def plan_label_edges(table: LabelEdgeTable, scanned: ScannedTable) -> EdgePlan:
     return EdgePlan(
         scanned.name,
         (target, relation, anchor),
-        label_edge_folder(table.type, table.sign),
+        bundle_record.label_edge_folder(table.type, table.sign),
         scanned.types,
         table.target,
         table.source,
@@ -234,7 +228,7 @@ def plan_reverse(plan: EdgePlan) -> EdgePlan:
     return replace(
         plan,
         edge_type=plan.reverse,
-        folder=edge_folder(plan.reverse),
+        folder=bundle_record.edge_folder(plan.reverse),
         source=plan.target,
         target=plan.source,
         columns=tuple(column for column in plan.columns if column.role != "row"),

@@ -21,21 +21,10 @@ from raygnn.data.cache import building
 from raygnn.data.edge_kernels import DROPPED
 from raygnn.data.filesystem import write_text
 from raygnn.data.id_map import gather_ids, stored_ids
+from raygnn.data.ingest import read_rows
 from raygnn.data.ingest.edges import gather_training_rows
 from raygnn.data.ingest.nodes import find_repeated, gather_nodes
 from raygnn.data.ingest.pieces import Piece
-from raygnn.data.ingest.read_rows import (
-    BAD,
-    NO_ID,
-    BucketedIds,
-    NodeTask,
-    RowTask,
-    bucket_of,
-    convert_nodes,
-    convert_rows,
-    create_node_arrays,
-    create_row_arrays,
-)
 from raygnn.data.ingest.schedule import OnAnyNode, Schedule
 from raygnn.data.ingest.sort_edges import EdgeSort, ReadEdges, move_to_buckets, order_buckets
 from raygnn.data.ingest.table_plan import DST, SRC, EdgePlan, NodePlan, TrainingPlan
@@ -160,9 +149,9 @@ def _group(path: Path, rows: np.ndarray, groups: np.ndarray, num_groups: int) ->
 
 def read_nodes(piece: Piece, folder: Path, *, plan: NodePlan, num_buckets: int) -> dict[str, Any]:
     """Reads and checks a piece; groups its rows by bucket of their id."""
-    create_node_arrays(plan, folder, piece.num_rows)
-    result = OnAnyNode(convert_nodes)(NodeTask(piece, plan, folder, 0, folder))
-    buckets = bucket_of(stored_ids(folder, plan.id_kind), num_buckets)
+    read_rows.create_node_arrays(plan, folder, piece.num_rows)
+    result = OnAnyNode(read_rows.convert_nodes)(read_rows.NodeTask(piece, plan, folder, 0, folder))
+    buckets = read_rows.bucket_of(stored_ids(folder, plan.id_kind), num_buckets)
     starts = _group(folder / BY_BUCKET, np.arange(len(buckets)), buckets, num_buckets)
     return {**asdict(result), "starts": starts}
 
@@ -182,9 +171,12 @@ def index_bucket(
     gather_ids([(by.folder, by.rows(bucket)) for _, by in pieces], plan.id_kind, folder)
     rows = [by.rows(bucket).read() for _, by in pieces]
     bad = np.concatenate(
-        [open_array(by.folder / BAD, "r")[r] for (_, by), r in zip(pieces, rows, strict=True)]
+        [
+            open_array(by.folder / read_rows.BAD, "r")[r]
+            for (_, by), r in zip(pieces, rows, strict=True)
+        ]
     )
-    skip = bad > 0 if drop else bad == NO_ID
+    skip = bad > 0 if drop else bad == read_rows.NO_ID
     numbered = [(piece, r) for (piece, _), r in zip(pieces, rows, strict=True)]
     index, repeated, findings = find_repeated(plan, folder, skip, numbered)
     in_table = [r + piece.row_start for (piece, _), r in zip(pieces, repeated, strict=True)]
@@ -211,7 +203,7 @@ def place_nodes(
         parts: file with the part of each node by dense id, for methods by neighbors.
     """
     piece, by_bucket, dense = item
-    is_good = open_array(by_bucket.folder / BAD, "r") == 0
+    is_good = open_array(by_bucket.folder / read_rows.BAD, "r") == 0
     for bucket in buckets:
         twice = open_array(bucket / _REPEATED, "r") - piece.row_start
         is_good[twice[(twice >= 0) & (twice < piece.num_rows)]] = False
@@ -267,7 +259,7 @@ def read_edges(
     folder: Path,
     *,
     plan: EdgePlan,
-    ids: tuple[BucketedIds, BucketedIds],
+    ids: tuple[read_rows.BucketedIds, read_rows.BucketedIds],
     first_ids: tuple[Sequence[int], Sequence[int]],
 ) -> dict[str, Any]:
     """Reads and checks a piece; groups its rows by part.
@@ -275,8 +267,10 @@ def read_edges(
     `first_ids`: first dense id of each part, and the number of nodes, of sources and targets.
     """
     dtype = index_dtype(first_ids[0][-1], first_ids[1][-1])
-    create_row_arrays(plan, folder, piece.num_rows, dtype)
-    result = asdict(OnAnyNode(convert_rows)(RowTask(piece, plan, ids, dtype, folder)))
+    read_rows.create_row_arrays(plan, folder, piece.num_rows, dtype)
+    result = asdict(
+        OnAnyNode(read_rows.convert_rows)(read_rows.RowTask(piece, plan, ids, dtype, folder))
+    )
     src, dst = (open_array(folder / name, "r") for name in (SRC, DST))
     rows, num_parts = np.flatnonzero(src != DROPPED), len(first_ids[0]) - 1
     # If parts have no nodes, the last of equal first ids belongs to the part that has them.
@@ -295,11 +289,13 @@ def read_edges(
 
 
 def read_training_rows(
-    piece: Piece, folder: Path, *, plan: TrainingPlan, ids: BucketedIds, num_nodes: int
+    piece: Piece, folder: Path, *, plan: TrainingPlan, ids: read_rows.BucketedIds, num_nodes: int
 ) -> dict[str, Any]:
     dtype = index_dtype(num_nodes)
-    create_row_arrays(plan, folder, piece.num_rows, dtype)
-    result = OnAnyNode(convert_rows)(RowTask(piece, plan, (ids,), dtype, folder))
+    read_rows.create_row_arrays(plan, folder, piece.num_rows, dtype)
+    result = OnAnyNode(read_rows.convert_rows)(
+        read_rows.RowTask(piece, plan, (ids,), dtype, folder)
+    )
     positions = np.flatnonzero(open_array(folder / NODES, "r") != DROPPED)
     np.save(folder / KEPT, positions.astype(np.int32))
     return {**asdict(result), "num_kept": len(positions)}

@@ -17,15 +17,8 @@ import pyarrow.parquet as pq
 from pydantic import Field
 
 from raygnn.config.section import NonNegativeWhole, Section
-from raygnn.data.filesystem import (
-    check_regular,
-    is_below,
-    is_remote,
-    join,
-    open_fs,
-    redact,
-    write_bytes,
-)
+from raygnn.data import filesystem
+from raygnn.data.filesystem import redact
 from raygnn.data.storage_retry import is_of_content, is_transient
 from raygnn.errors import DataError
 
@@ -151,15 +144,15 @@ def match_files(
     file. `place`: the pattern's field in messages.
     """
     place = f"{place}={pattern!r}"
-    located = join(folder, pattern)
+    located = filesystem.join(folder, pattern)
     if roots is not None:
         check_below(located, roots, place)
         if any(len(_STARS.findall(part)) > _MAX_STARS for part in pattern.split("/")):
             raise DataError(
                 f"{place} has a name of more than {_MAX_STARS} wildcards. Use fewer. [data-pattern]"
             )
-    fs, path = open_fs(located)
-    if is_remote(located):
+    fs, path = filesystem.open_fs(located)
+    if filesystem.is_remote(located):
         # Listings are cached per process; tables may have been rewritten since.
         fs.invalidate_cache()
     try:
@@ -176,10 +169,10 @@ def match_files(
         # Names that begin so are markers of the writers (_SUCCESS, .part.crc), as Spark has it.
         if info["type"] == "directory" or name.rpartition("/")[2].startswith(("_", ".")):
             continue
-        uri = fs.unstrip_protocol(name) if is_remote(located) else name
-        if roots is not None and not is_remote(located):  # links are local
+        uri = fs.unstrip_protocol(name) if filesystem.is_remote(located) else name
+        if roots is not None and not filesystem.is_remote(located):  # links are local
             check_below(uri, roots, f"{place} with {redact(name)}")
-        check_regular(uri, f"{place} with {redact(name)}")
+        filesystem.check_regular(uri, f"{place} with {redact(name)}")
         kept.append((uri, info))
     return kept
 
@@ -192,7 +185,7 @@ def _match(
             return {path: fs.info(path)}
         except FileNotFoundError:
             return {}
-    root = open_fs(folder)[1].rstrip("/")
+    root = filesystem.open_fs(folder)[1].rstrip("/")
     relative = path[len(root) :] if path.startswith(root) else ""
     entries: dict[str, Mapping[str, Any]] = fs.glob(
         glob.escape(root) + relative if relative else path, detail=True
@@ -202,7 +195,7 @@ def _match(
 
 def check_below(uri: str, roots: Sequence[str], place: str) -> None:
     """Raises a DataError if a file named by data is outside of its roots."""
-    if not is_below(uri, roots):
+    if not filesystem.is_below(uri, roots):
         raise DataError(
             f"{place} is invalid: it leads out of {redact(roots[0])}. Allow its folder with "
             "data.allow_outside. [data-outside]"
@@ -226,7 +219,7 @@ def unread_files(folder: str, read: Collection[str]) -> Iterator[str]:
     for parent in parents:
         start = f"{parent}/" if parent else ""
         groups: dict[tuple[str, str], list[str]] = {}
-        for name in _names(join(folder, parent) if parent else folder):
+        for name in _names(filesystem.join(folder, parent) if parent else folder):
             if (found := suffix_and_format(name)) is not None:
                 stem = NUMBERED_STEM.sub("", name[: -len(found[0])])
                 groups.setdefault((_DATED_STEM.sub("", stem), found[0]), []).append(start + name)
@@ -241,7 +234,7 @@ def unread_files(folder: str, read: Collection[str]) -> Iterator[str]:
 
 
 def _names(folder: str) -> list[str]:
-    fs, path = open_fs(folder)
+    fs, path = filesystem.open_fs(folder)
     return sorted(str(found).rsplit("/", 1)[-1] for found in fs.ls(path, detail=False))
 
 
@@ -265,14 +258,14 @@ def _table_file(
             "Rename it, or set csv, as csv: {separator: ','}. [data-file-format]"
         )
     version = next((str(info[key]) for key in _VERSION_KEYS if info.get(key)), None)
-    modified = None if is_remote(uri) else info.get("mtime")
+    modified = None if filesystem.is_remote(uri) else info.get("mtime")
     kind: TableFormat = "csv" if suffix is None else suffix[1]
     name = _short_name(folder, uri)
     return TableFile(uri, name, kind, info["size"], version, modified, csv or PLAIN_CSV)
 
 
 def _short_name(folder: str, uri: str) -> str:
-    root_fs, root = open_fs(folder)
+    root_fs, root = filesystem.open_fs(folder)
     path = root_fs._strip_protocol(uri)
     prefix = root.rstrip("/") + "/"
     return path.removeprefix(prefix) if path.startswith(prefix) else redact(uri)
@@ -285,7 +278,7 @@ def is_tab_separated(uri: str) -> bool:
 @contextmanager
 def open_stream(uri: str) -> Iterator[pa.NativeFile]:
     """Opens a file for reading from its start, decompressed by suffix."""
-    fs, path = open_fs(uri)
+    fs, path = filesystem.open_fs(uri)
     with fs.open(path, "rb") as file, pa.PythonFile(file, mode="r") as raw:
         if uri.lower().endswith(".gz"):
             with pa.CompressedInputStream(raw, "gzip") as stream:
@@ -300,9 +293,9 @@ def open_parquet(uri: str, footer_only: bool = False) -> Iterator[pq.ParquetFile
 
     `footer_only`: reads only schema and row counts, without downloading a remote file.
     """
-    fs, path = open_fs(uri)
+    fs, path = filesystem.open_fs(uri)
     try:
-        if not is_remote(uri):
+        if not filesystem.is_remote(uri):
             with pq.ParquetFile(path, memory_map=True) as file:
                 yield file
         elif not footer_only and fs.size(path) <= _WHOLE_FILE_BYTES:
@@ -354,4 +347,4 @@ def write_parquet(table: pa.Table, uri: str) -> None:
     """Writes a table to one file, a local path or any fsspec URI, and makes its folder."""
     buffer = pa.BufferOutputStream()
     pq.write_table(table, buffer)
-    write_bytes(uri, buffer.getvalue().to_pybytes())
+    filesystem.write_bytes(uri, buffer.getvalue().to_pybytes())

@@ -10,14 +10,8 @@ from typing import Any, NamedTuple
 
 from raygnn.console import say
 from raygnn.data.filesystem import absolute, redact
+from raygnn.data.tables import source
 from raygnn.data.tables.snapshot import read_record
-from raygnn.data.tables.source import (
-    driver,
-    has_password,
-    is_postgres,
-    query_batches,
-    system,
-)
 from raygnn.data.tables.warehouses import (
     bigquery_place,
     open_bigquery,
@@ -49,11 +43,11 @@ class Catalog(NamedTuple):
 
 def read_catalog(url: str) -> Catalog:
     """Raises errors of the driver, or a ConfigError if it is not installed."""
-    kind_of_database = "postgres" if is_postgres(url) else system(url)
+    kind_of_database = "postgres" if source.is_postgres(url) else source.system(url)
     if kind_of_database in _CATALOGS:
         rows = [
             row
-            for batch in query_batches(url, _CATALOGS[kind_of_database])
+            for batch in source.query_batches(url, _CATALOGS[kind_of_database])
             for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
         ]
     else:
@@ -82,7 +76,7 @@ def _catalog(rows: Sequence[_Row]) -> Catalog:
 
 
 def _inspected(url: str) -> list[_Row]:
-    sqlalchemy = driver("sqlalchemy", "sqlalchemy")
+    sqlalchemy = source.driver("sqlalchemy", "sqlalchemy")
     found = sqlalchemy.inspect(sqlalchemy.create_engine(url))
     rows: list[_Row] = []
     for table in found.get_table_names():
@@ -166,7 +160,7 @@ def read_database(url: str) -> tuple[list[Table], list[str]]:
     """Reads all tables of a database into snapshots. Returns them, and its references as `--ref`
     names them.
     """
-    if has_password(url):
+    if source.has_password(url):
         raise ConfigError(
             "the URL of the database is invalid: it contains a password. Remove it, and let the "
             "driver find it, as PostgreSQL's does in PGPASSWORD or ~/.pgpass. [source-secret]"
@@ -222,7 +216,7 @@ def read_schema(text: str) -> Catalog:
 
     Raises a ConfigError if sqlglot is not installed.
     """
-    sqlglot = driver("sqlglot", "sqlglot")
+    sqlglot = source.driver("sqlglot", "sqlglot")
     exp = sqlglot.exp
     dialect = "mysql" if "`" in text else "tsql" if "[" in text else "postgres"
     logging.getLogger("sqlglot").setLevel(logging.ERROR)  # a line for each statement it skips

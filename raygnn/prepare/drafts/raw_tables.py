@@ -18,28 +18,7 @@ import pyarrow.csv as pacsv
 
 from raygnn.data.filesystem import join, open_fs, redact
 from raygnn.data.splits import SPLIT_CODES
-from raygnn.data.tables.csv_tables import (
-    NULL_MARK,
-    NULL_WORDS,
-    PLAIN_CSV,
-    CsvSniff,
-    arrow_type,
-    is_number,
-    is_row,
-    kind_of_values,
-    read_header,
-    read_together,
-    separator_of,
-)
-from raygnn.data.tables.files import (
-    NUMBERED_STEM,
-    CsvFormat,
-    concat_files,
-    is_parquet,
-    open_stream,
-    read_parquet,
-    suffix_and_format,
-)
+from raygnn.data.tables import csv_tables, files
 from raygnn.data.tables.source import quoted, select
 from raygnn.data.tables.warehouses import source_of
 from raygnn.data.transforms.values import is_text_type
@@ -160,7 +139,7 @@ def find_tables(folder: str, without: Collection[str] = ()) -> Iterator[tuple[st
     groups: dict[tuple[str, str], list[str]] = {}
     for path in paths:
         inside = PurePosixPath(path[len(root.rstrip("/")) + 1 :])
-        found = suffix_and_format(inside.name)
+        found = files.suffix_and_format(inside.name)
         is_hidden = any(part.startswith((".", "_")) for part in inside.parts)
         is_left_out = is_hidden or inside.as_posix() in without
         if found is None or is_left_out or len(inside.parts) > 3:
@@ -173,7 +152,7 @@ def find_tables(folder: str, without: Collection[str] = ()) -> Iterator[tuple[st
                 inside.as_posix()
             )
             continue
-        base = NUMBERED_STEM.sub("", stem)
+        base = files.NUMBERED_STEM.sub("", stem)
         if base == stem:
             groups.setdefault((stem, inside.as_posix()), []).append(inside.as_posix())
         elif base or parent == ".":
@@ -212,15 +191,17 @@ def read_table(name: str, pattern: str, uris: Sequence[str], encoding: str | Non
     """
     repairs: list[str] = []
     is_typed = True
-    if is_parquet(uris[0]):
-        parts = [read_parquet(uri) for uri in uris]
+    if files.is_parquet(uris[0]):
+        parts = [files.read_parquet(uri) for uri in uris]
     else:
         try:  # as ingest does
-            header, form = read_header(uris[0], uris[0]), PLAIN_CSV
-            if is_row(header):
-                form = CsvFormat(header=False)
-                header = read_header(uris[0], uris[0], form)
-            parts = read_together([CsvSniff(uri, uri, header, form) for uri in uris], ids=header)
+            header, form = csv_tables.read_header(uris[0], uris[0]), csv_tables.PLAIN_CSV
+            if csv_tables.is_row(header):
+                form = files.CsvFormat(header=False)
+                header = csv_tables.read_header(uris[0], uris[0], form)
+            parts = csv_tables.read_together(
+                [csv_tables.CsvSniff(uri, uri, header, form) for uri in uris], ids=header
+            )
             if not form.header:
                 names = _names_of_columns(len(header))
                 parts = [part.rename_columns(names) for part in parts]
@@ -228,7 +209,7 @@ def read_table(name: str, pattern: str, uris: Sequence[str], encoding: str | Non
         except DataError:
             parts, is_typed = _read_leniently(uris, encoding, repairs), False
     repairs += _missing_columns(uris, parts)
-    if not is_parquet(uris[0]):
+    if not files.is_parquet(uris[0]):
         num_rows = sum(part.num_rows for part in parts)
         parts = [_without_other_lines(part) for part in parts]
         if num_dropped := num_rows - sum(part.num_rows for part in parts):
@@ -236,7 +217,7 @@ def read_table(name: str, pattern: str, uris: Sequence[str], encoding: str | Non
                 f"{num_dropped:,} lines left out that are empty, repeat the header or are totals"
             )
             is_typed = False
-    table = concat_files(parts, uris)
+    table = files.concat_files(parts, uris)
     if not is_typed:
         table = pa.table({name: _typed(table.column(name)) for name in table.column_names})
     columns = {}
@@ -255,7 +236,7 @@ def read_table(name: str, pattern: str, uris: Sequence[str], encoding: str | Non
     unsure = [
         f"{column.name}: 1.234 is read as a fraction; if it means 1234, write it without the point"
         for column in columns.values()
-        if not is_parquet(uris[0]) and column.may_have_thousands
+        if not files.is_parquet(uris[0]) and column.may_have_thousands
     ]
     unsure += [
         f"{column.name}: {len(others):,} rows are no {kind}, such as {others[0].as_py()!r}; all "
@@ -291,7 +272,7 @@ def _without_other_lines(table: pa.Table) -> pa.Table:
     table = table.filter(pc.invert(is_other))
     rows = table.slice(max(table.num_rows - 1, 0)).to_pylist()
     first, *others = [str(v) for row in rows for v in row.values() if v is not None] or [""]
-    is_total = _TOTAL.match(first) and len(names) > 1 and all(map(is_number, others))
+    is_total = _TOTAL.match(first) and len(names) > 1 and all(map(csv_tables.is_number, others))
     return table.slice(0, table.num_rows - 1) if is_total else table
 
 
@@ -303,13 +284,13 @@ def _read_leniently(
     """
     parts = []
     for uri in uris:
-        with open_stream(uri) as stream:
+        with files.open_stream(uri) as stream:
             data = stream.read()
         text, found = _decoded(data, encoding, uri)
         if found not in {"utf-8", "utf-8-sig"}:
             repairs.append(f"read as {found}; --encoding reads it as another")
         header, _, rest = text.partition("\n")
-        separator = separator_of(uri, header.encode())
+        separator = csv_tables.separator_of(uri, header.encode())
         broken: list[pacsv.InvalidRow] = []
 
         def skip(row: pacsv.InvalidRow, broken: list[pacsv.InvalidRow] = broken) -> str:
@@ -327,7 +308,7 @@ def _read_leniently(
                     ),
                     pacsv.ConvertOptions(
                         column_types=dict.fromkeys(names, pa.string()),
-                        null_values=["", NULL_MARK],
+                        null_values=["", csv_tables.NULL_MARK],
                         strings_can_be_null=True,
                     ),
                 )
@@ -389,11 +370,11 @@ def _distinct_names(header: str, separator: str) -> list[str]:
 def _typed(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     if not is_text_type(texts.type):
         return texts
-    kind = kind_of_values(texts.combine_chunks(), "null")
+    kind = csv_tables.kind_of_values(texts.combine_chunks(), "null")
     if kind == "string":
         return texts
-    words = pc.is_in(texts, value_set=pa.array(NULL_WORDS))
-    return pc.cast(pc.if_else(words, None, texts), arrow_type(kind, is_id=True))
+    words = pc.is_in(texts, value_set=pa.array(csv_tables.NULL_WORDS))
+    return pc.cast(pc.if_else(words, None, texts), csv_tables.arrow_type(kind, is_id=True))
 
 
 def _without_null_words(name: str, values: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str | None]:
@@ -401,17 +382,17 @@ def _without_null_words(name: str, values: pa.ChunkedArray) -> tuple[pa.ChunkedA
     if not is_text_type(values.type):
         return values, None
     texts = pc.cast(values, pa.string())
-    is_word = pc.is_in(texts, value_set=pa.array(NULL_WORDS))
+    is_word = pc.is_in(texts, value_set=pa.array(csv_tables.NULL_WORDS))
     if not pc.any(is_word).as_py():
         return values, None
     given = pc.if_else(is_word, None, texts)
     num_gaps = pc.sum(is_word).as_py()
     if given.null_count < len(given):
-        kind = kind_of_values(given.combine_chunks(), "null")
+        kind = csv_tables.kind_of_values(given.combine_chunks(), "null")
         if kind in {"int", "padded", "float"}:
-            numbers = pc.cast(given, arrow_type(kind, is_id=True))
+            numbers = pc.cast(given, csv_tables.arrow_type(kind, is_id=True))
             return numbers, f"{num_gaps:,} words for gaps among numbers"
-    is_mark = pc.equal(texts, NULL_MARK)
+    is_mark = pc.equal(texts, csv_tables.NULL_MARK)
     if not pc.any(is_mark).as_py():
         return values, None
     num_gaps = pc.sum(is_mark).as_py()

@@ -214,7 +214,7 @@ def test_a_start_that_dies_between_lock_and_state_leaves_the_name_free(
     if overwrite == "true":
         _started(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(run_start, "write_if_unchanged", _die)
+        patch.setattr(filesystem, "write_if_unchanged", _die)
         with pytest.raises(KeyboardInterrupt):
             open_run_folder(_load(tmp_path, "--run.overwrite", overwrite), "run")
     left = [path.name for path in (tmp_path / "run").iterdir()]

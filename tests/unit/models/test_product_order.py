@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch_geometric.nn import GATConv, SAGEConv
 
-from raygnn.models import attention_encoders, convolutions
+from raygnn.models import attention_encoders, segment
 from raygnn.models.attention_encoders import BlockGATConv
 from raygnn.models.convolutions import BlockSAGEConv
 from raygnn.models.segment import transform_first
@@ -22,7 +22,7 @@ def test_both_orders_are_pygs_layer(
 ) -> None:
     graph = random_graph()
     taken = []
-    monkeypatch.setattr(convolutions, "transform_first", lambda *_: taken.append(order) or order)
+    monkeypatch.setattr(segment, "transform_first", lambda *_: taken.append(order) or order)
     ours = BlockSAGEConv(8, 3, aggr=aggr, bias=bias)
     plain = SAGEConv(8, 3, aggr=aggr, bias=bias)
     plain.load_state_dict(ours.state_dict())

@@ -16,13 +16,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
 from raygnn.data.fit_rows import FitRows
-from raygnn.data.links.split import (
-    LinkSplit,
-    edge_weights,
-    find_label_edges,
-    label_values,
-    time_unit_of,
-)
+from raygnn.data.links import split
 from raygnn.data.links.supervision import SeedEdges, split_labelled_edges
 from raygnn.data.partition.part import Pairs
 from raygnn.data.splits import SPLIT_NAMES, has_label
@@ -84,7 +78,7 @@ class EdgeOutput(label_target.LabelOutput):
 
     def label_in(self, bundle: Bundle) -> tuple[ColumnInfo, np.ndarray] | None:
         if self.label_edges:
-            edges = find_label_edges(bundle, self.edge_type, "positive")
+            edges = split.find_label_edges(bundle, self.edge_type, "positive")
             if edges is None or self.label not in edges.columns:
                 return None
             return edges.columns[self.label], bundle.label_column(edges, self.label)
@@ -134,7 +128,7 @@ class EdgeTarget(label_target.LabelTarget):
     arguments: EdgeTargetArguments
     output: EdgeOutput
     edges: SeedEdges
-    link: LinkSplit
+    link: split.LinkSplit
     rules: ClassVar[tuple[Rule, ...]] = (*label_target.LabelTarget.rules, *SAMPLER_RULES)
 
     @classmethod
@@ -200,10 +194,12 @@ class EdgeTarget(label_target.LabelTarget):
                     f"sampling.temporal is invalid: the edges {edge_type_name(edge_type)} have no "
                     "times. Declare their time in graph.yaml, or leave it out. [links-no-times]"
                 )
-            label_edges = find_label_edges(bundle, edge_type, "positive") if is_label else None
+            label_edges = (
+                split.find_label_edges(bundle, edge_type, "positive") if is_label else None
+            )
             units = {} if label_edges is None else {output.of: label_edges.time_unit}
             check_time_units(bundle, temporal.column, units)
-        link = LinkSplit(
+        link = split.LinkSplit(
             edge_type,
             labels=is_label,
             rule=split_rule(config),
@@ -211,7 +207,7 @@ class EdgeTarget(label_target.LabelTarget):
             label=output.label,
         )
         values = _values(bundle, edge_type, output.label, label_edges=is_label)
-        splits, weights = split_labelled_edges(bundle, link), edge_weights(bundle, link)
+        splits, weights = split_labelled_edges(bundle, link), split.edge_weights(bundle, link)
         return cls(arguments, output, values, splits, edges, link, weights=weights)
 
     def fit_rows(self, bundle: Bundle, config: Config) -> FitRows:
@@ -219,7 +215,7 @@ class EdgeTarget(label_target.LabelTarget):
         rule, times = config.data.splits, self.edges.times
         if rule is None or rule.type != "temporal" or times is None:
             return FitRows()
-        return FitRows.until_last(times[self.splits.train], time_unit_of(bundle, self.link))
+        return FitRows.until_last(times[self.splits.train], split.time_unit_of(bundle, self.link))
 
     def reads_times(self) -> bool:
         return self.edges.times is not None
@@ -313,7 +309,7 @@ def _labels_of(bundle: Bundle, edge_type: EdgeType, *, label_edges: bool) -> _Co
 
 
 def _values(bundle: Bundle, edge_type: EdgeType, label: str, *, label_edges: bool) -> np.ndarray:
-    return label_values(bundle, LinkSplit(edge_type, labels=label_edges, label=label))
+    return split.label_values(bundle, split.LinkSplit(edge_type, labels=label_edges, label=label))
 
 
 def _find_inputs(
