@@ -15,10 +15,8 @@ from raygnn.data.transforms.fitted import FittedColumn
 from raygnn.data.transforms.state import (
     YEAR_S,
     AnyState,
-    Bucket,
     Category,
     Log1p,
-    MinMax,
     MultiHot,
     NoValues,
     Number,
@@ -107,9 +105,6 @@ def _inverted(name: str, state: AnyState, block: np.ndarray) -> Iterator[RawColu
             yield RawColumn(name, "date", moments)
         case NoValues():
             pass
-        case Bucket():
-            middles = np.convolve(state.edges, [0.5, 0.5], "valid")
-            yield RawColumn(name, "number", middles[block.argmax(axis=1)])
         case _:
             yield RawColumn(name, "number", _numbers(state, block[:, 0].astype(np.float64)))
 
@@ -118,8 +113,6 @@ def _numbers(state: AnyState, values: np.ndarray) -> np.ndarray:
     match state:
         case Standard():
             return values * (state.std or 1.0) + state.mean
-        case MinMax():
-            return values * ((state.high - state.low) or 1.0) + state.low
         case Log1p():
             return np.expm1(values)
         case RankGauss():

@@ -331,9 +331,7 @@ def _kind(table: FeatureTable, spec: ColumnTransform, place: str) -> Kind | None
 
 
 _TAKES: dict[str | None, str] = {
-    **dict.fromkeys(
-        [None, "standard", "min_max", "log1p", "rank_gauss", "bucket"], "numbers, one a row"
-    ),
+    **dict.fromkeys([None, "standard", "log1p", "rank_gauss"], "numbers, one a row"),
     "time": "timestamps, dates, texts as 2024-05-21 or 21.05.2024, or numbers with unit: s, ms, us "
     "or ns",
     "one_hot": "texts, numbers or booleans, one a row",

@@ -17,10 +17,8 @@ from raygnn.data.moments import Moments
 from raygnn.data.transforms.fitted import FittedColumn
 from raygnn.data.transforms.state import (
     AnyState,
-    Bucket,
     Category,
     Log1p,
-    MinMax,
     MultiHot,
     NoValues,
     Number,
@@ -43,7 +41,6 @@ MAX_WIDTH = 1024
 MAX_CODES = 100_000
 
 _NUM_QUANTILES = 1000  # as QuantileTransformer
-_LEAST_BUCKET = 1e-8  # as KBinsDiscretizer
 _TEXT_DIM = 64  # directions of texts
 _MAX_TEXTS = 1 << 14
 _ONE_HOT_VALUES = 16  # of `auto`: more of them become a category
@@ -239,7 +236,7 @@ def count(
         return TextCounts.of(texts(column), len(column))
     values, unreadable = read_numbers(column, kind, spec.unit, spec.format)
     values = np.where(unreadable, np.inf, values)
-    needs_sample = spec.missing is not None or spec.transform in {"rank_gauss", "bucket", "auto"}
+    needs_sample = spec.missing is not None or spec.transform in {"rank_gauss", "auto"}
     bound = bound if needs_sample else np.uint64(0)
     return NumberCounts.of(values, keys, sums=spec.transform == "standard", bound=bound)
 
@@ -310,8 +307,6 @@ def _number_state(spec: ColumnTransform, counts: NumberCounts, place: str) -> An
     match spec.transform:
         case "standard":
             return Standard(*counts.moments.mean_and_std())
-        case "min_max":
-            return MinMax(low, high)
         case "log1p":
             if low <= -1:
                 raise DataError(
@@ -320,25 +315,14 @@ def _number_state(spec: ColumnTransform, counts: NumberCounts, place: str) -> An
                 )
             return Log1p()
         case "rank_gauss":
-            num = min(_NUM_QUANTILES, len(counts.sample.values))
-            shares = np.linspace(0, 100, num)
+            sample = counts.sample.values
+            shares = np.linspace(0, 100, min(_NUM_QUANTILES, len(sample)))
             # Interpolation may round neighbors out of order.
-            return RankGauss(_tuple(np.maximum.accumulate(_quantiles(counts, shares))))
-        case "bucket":
-            edges = _quantiles(counts, np.linspace(0, 100, (spec.n_bins or 10) + 1))
-            apart = edges[np.concatenate([[True], np.diff(edges) > _LEAST_BUCKET])]
-            return Bucket(_tuple(apart) if len(apart) > 1 else (low, high))
+            ascending = np.maximum.accumulate(np.percentile(sample, shares))
+            return RankGauss(tuple(ascending.tolist()))
         case "time":
             return Time(high, spec.unit)
     return Number()
-
-
-def _quantiles(counts: NumberCounts, shares: np.ndarray) -> np.ndarray:
-    return np.asarray(np.percentile(counts.sample.values, shares))
-
-
-def _tuple(values: np.ndarray) -> tuple[float, ...]:
-    return tuple(values.tolist())
 
 
 def _check_vocabulary(spec: ColumnTransform, counts: TextCounts, place: str) -> None:

@@ -76,18 +76,6 @@ class Standard(State):
 
 
 @dataclass(frozen=True)
-class MinMax(State):
-    """Scales training rows to [0, 1]; others may be outside. See `MinMaxScaler`."""
-
-    low: float
-    high: float
-    type: Literal["min_max"] = "min_max"
-
-    def rows(self, values: np.ndarray) -> np.ndarray:
-        return ((values - self.low) / ((self.high - self.low) or 1.0))[:, None]
-
-
-@dataclass(frozen=True)
 class Log1p(State):
     type: Literal["log1p"] = "log1p"
     is_scaled: ClassVar[bool] = False
@@ -120,21 +108,6 @@ class RankGauss(State):
         ranks = np.clip(ranks / 2, _CLIP, 1 - _CLIP)
         out: np.ndarray = ndtri(from_numpy(ranks)).numpy()
         return out[:, None]
-
-
-@dataclass(frozen=True)
-class Bucket(State):
-    """One-hot of a value's bin. See `KBinsDiscretizer(strategy="quantile")`."""
-
-    edges: tuple[float, ...]
-    type: Literal["bucket"] = "bucket"
-
-    @property
-    def width(self) -> int:
-        return len(self.edges) - 1
-
-    def rows(self, values: np.ndarray) -> np.ndarray:
-        return _one_hot(np.searchsorted(self.edges[1:-1], values, side="right"), self.width)
 
 
 @dataclass(frozen=True)
@@ -327,18 +300,7 @@ class NoValues(State):
 
 
 AnyState = Annotated[
-    Number
-    | Standard
-    | MinMax
-    | Log1p
-    | RankGauss
-    | Bucket
-    | Time
-    | OneHot
-    | Category
-    | MultiHot
-    | Tfidf
-    | NoValues,
+    Number | Standard | Log1p | RankGauss | Time | OneHot | Category | MultiHot | Tfidf | NoValues,
     Discriminator("type"),
 ]
 

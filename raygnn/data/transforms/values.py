@@ -15,10 +15,8 @@ from raygnn.errors import RuleError
 
 TransformName = Literal[
     "standard",
-    "min_max",
     "log1p",
     "rank_gauss",
-    "bucket",
     "one_hot",
     "category",
     "multi_hot",
@@ -33,11 +31,10 @@ NumberFormat = Literal["decimal_point", "decimal_comma"]
 Format = Literal[DateFormat, NumberFormat]
 
 _OF_VOCABULARY = frozenset({"one_hot", "category", "multi_hot"})
-_OF_NUMBERS = frozenset({None, "standard", "min_max", "log1p", "rank_gauss", "bucket", "auto"})
+_OF_NUMBERS = frozenset({None, "standard", "log1p", "rank_gauss", "auto"})
 # Transforms that accept an option; None is a column of unchanged numbers.
 _TAKEN_BY: dict[str, frozenset[str | None]] = {
     "missing": _OF_NUMBERS | {"time"},
-    "n_bins": frozenset({"bucket"}),
     "min_frequency": _OF_VOCABULARY,
     "max_categories": _OF_VOCABULARY,
     "separator": frozenset({"multi_hot"}),
@@ -61,7 +58,6 @@ class ColumnTransform(Section):
     column: str
     transform: TransformName | None = None
     missing: Missing | None = None
-    n_bins: int | None = Field(default=None, ge=2)
     min_frequency: int | None = Field(default=None, ge=1)
     max_categories: int | None = Field(default=None, ge=1)
     separator: str | None = Field(default=None, min_length=1)

@@ -32,7 +32,6 @@ COLUMNS: list[Any] = [
     {"column": "age", "transform": "standard", "missing": "indicator"},
     {"column": "country", "transform": "category"},
     {"column": "income", "transform": "rank_gauss"},
-    {"column": "income", "transform": "bucket", "n_bins": 3},
     {"column": "joined", "transform": "time"},
     {"column": "plan", "transform": "auto"},
 ]
@@ -486,7 +485,7 @@ def test_the_manifest_is_written_as_it_is_read() -> None:
     [
         ({"column": "a", "transform": "standart"}, ["x.1.transform", "Did you mean standard?"]),
         ({"column": "a", "transfrom": "standard"}, ["x.1.transfrom", "Did you mean transform?"]),
-        ({"column": "a", "transform": "standard", "n_bins": 3}, ["n_bins", "'a'", "bucket"]),
+        ({"column": "a", "transform": "standard", "dim": 3}, ["dim", "'a'", "tfidf"]),
     ],
 )
 def test_the_manifest_names_what_is_wrong(column: dict[str, Any], values: list[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,8 +22,6 @@ from sklearn.feature_extraction.text import HashingVectorizer, TfidfVectorizer
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import (
-    KBinsDiscretizer,
-    MinMaxScaler,
     MultiLabelBinarizer,
     OneHotEncoder,
     QuantileTransformer,
@@ -110,9 +107,7 @@ def test_sums_are_exact(values: list[float]) -> None:
     options=st.sampled_from(
         [
             {"transform": "standard", "missing": "median"},
-            {"transform": "min_max", "missing": "zero"},
             {"transform": "rank_gauss", "missing": "indicator"},
-            {"transform": "bucket", "missing": "median", "n_bins": 3},
             {"transform": "auto"},
             {"missing": "median"},
             {"transform": "one_hot", "min_frequency": 2},
@@ -166,7 +161,7 @@ def test_quantiles_of_a_sample_keep_the_stated_error() -> None:
 
 @settings(max_examples=100)
 @given(
-    name=st.sampled_from(["standard", "min_max", "rank_gauss"]),
+    name=st.sampled_from(["standard", "rank_gauss"]),
     values=st.lists(NUMBERS, min_size=2, max_size=40, unique=True),
     others=columns,
 )
@@ -174,7 +169,7 @@ def test_scaled_numbers_are_as_of_scikit_learn(
     name: str, values: list[float], others: list[float]
 ) -> None:
     ranks = QuantileTransformer(n_quantiles=len(values), output_distribution="normal")
-    theirs = {"standard": StandardScaler(), "min_max": MinMaxScaler(), "rank_gauss": ranks}[name]
+    theirs = {"standard": StandardScaler(), "rank_gauss": ranks}[name]
     expected = theirs.fit(np.array(values)[:, None]).transform(np.array(others)[:, None])
     got = rows(pa.array(values), pa.array(others), transform=name)
     tolerance = 1e-4 if name == "standard" else 1e-5
@@ -183,12 +178,10 @@ def test_scaled_numbers_are_as_of_scikit_learn(
 
 def test_equal_numbers_are_one_point() -> None:
     """As in scikit-learn, where nothing is divided by a spread of 0."""
-    for name, theirs in (("standard", StandardScaler()), ("min_max", MinMaxScaler())):
-        column = np.full((3, 1), 2.5)
-        expected = theirs.fit(column).transform(column + 1)
-        assert np.allclose(
-            rows(pa.array(column[:, 0]), pa.array([3.5] * 3), transform=name), expected
-        )
+    column = np.full((3, 1), 2.5)
+    expected = StandardScaler().fit(column).transform(column + 1)
+    got = rows(pa.array(column[:, 0]), pa.array([3.5] * 3), transform="standard")
+    assert np.allclose(got, expected)
 
 
 def test_equal_values_have_their_middle_rank() -> None:
@@ -197,22 +190,6 @@ def test_equal_values_have_their_middle_rank() -> None:
     assert got[0] == pytest.approx(-0.67, abs=0.02)  # the score of a quarter
     assert (np.diff(got[49:]) > 0).all()
     assert rows(pa.array([3.0] * 4), transform="rank_gauss").tolist() == [[0.0]] * 4
-
-
-@settings(max_examples=50)
-@given(values=columns.filter(lambda v: len(set(v)) > 1), others=columns, n_bins=st.integers(2, 7))
-def test_bucket_is_as_of_scikit_learn(
-    values: list[float], others: list[float], n_bins: int
-) -> None:
-    theirs = KBinsDiscretizer(
-        n_bins, encode="onehot-dense", strategy="quantile", quantile_method="linear"
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of buckets that are left out
-        theirs.fit(np.array(values)[:, None])
-    expected = theirs.transform(np.array(others)[:, None])
-    got = rows(pa.array(values), pa.array(others), transform="bucket", n_bins=n_bins)
-    assert np.array_equal(got, expected)
 
 
 @settings(max_examples=100)
@@ -508,9 +485,7 @@ def test_a_line_says_what_was_fitted() -> None:
     ("name", "element"),
     [
         ("standard", 0),
-        ("min_max", 0),
         ("rank_gauss", 0),
-        ("bucket", 1),
         ("one_hot", 1),
         ("auto", 2),
     ],
@@ -574,10 +549,9 @@ def test_wide_columns_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) ->
     "options",
     [
         {"transform": "standart"},
-        {"transform": "standard", "n_bins": 3},
+        {"transform": "standard", "dim": 3},
         {"transform": "category", "missing": "zero"},
         {"transform": "time", "missing": "zero"},
-        {"transform": "bucket", "n_bins": 1},
         {"separator": "|"},
     ],
 )

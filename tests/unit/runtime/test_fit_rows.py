@@ -56,7 +56,7 @@ def _tables(folder: Path, absurd: bool, split: bool) -> Path:
     source = rng.integers(0, _NODES, 300)
     w = np.where(absurd & late[source], 1e9, rng.random(300))
     edges = {"s": source, "t": rng.integers(0, _NODES, 300), "w": w, "at": times.take(source)}
-    edge_spec = {"time": "at", "features": {"w": {"column": "w", "transform": "min_max"}}}
+    edge_spec = {"time": "at", "features": {"w": {"column": "w", "transform": "standard"}}}
     return write_graph(folder, pa.table(nodes), pa.table(edges), spec, edge_spec)
 
 
