@@ -16,7 +16,7 @@ from raygnn.json_output import with_json
 
 _DESCRIPTION = """\
 Compares runs on one self-contained page: test metrics with intervals, config keys that differ,
-curves and cost. For a sweep, also parallel coordinates and the importance of each key.
+curves and cost. For a sweep, also a table of its trials.
 """
 _EXAMPLES = """
 raygnn report runs/sage runs/gat --out compared.html

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
-
-import numpy as np
 
 from raygnn.config.registry import SLOTS
 from raygnn.config.sections import SEVERAL_TASKS
@@ -38,7 +35,6 @@ class Comparison:
 
     title: str
     subtitle: str
-    sweep_charts: list[Chart]
     tables: dict[str, PageTable]
     charts: list[Chart]
     remark: str = ""
@@ -68,7 +64,7 @@ def compare(uris: Sequence[str], judge: JudgeRun | None = None) -> Comparison:
     named = _lined_up(named)
     title = f"{len(runs)} runs" if runs[1:] else runs[0].name
     tables = _tables(named, marks_best=are_same)
-    return Comparison(title, ", ".join(named), [], tables, _curves(named), remark)
+    return Comparison(title, ", ".join(named), tables, _curves(named), remark)
 
 
 def _on_the_same_rows(
@@ -122,7 +118,7 @@ def _compare_trials(uri: str) -> Comparison:
     subtitle = f"{len(sweep['trials'])} trials by {metric} ({sweep['mode']})"
     tables = sweep_tables(sweep) | _tables(shown)
     curves = [chart for chart in _curves(runs) if chart.title in (metric, "val/loss")]
-    return Comparison(title, subtitle, sweep_charts(sweep), tables, curves)
+    return Comparison(title, subtitle, tables, curves)
 
 
 def _tables(runs: Mapping[str, StoredRun], *, marks_best: bool = True) -> dict[str, PageTable]:
@@ -224,9 +220,6 @@ def _cell(value: Any) -> str:
     return "-" if value is None else str(value)
 
 
-_WIDE = 50  # ratio of largest to smallest value, above which the axis is logarithmic
-
-
 def sweep_tables(sweep: Mapping[str, Any]) -> dict[str, PageTable]:
     paths = _sweep_paths(sweep)
     heads = ("trial", sweep["metric"], "validations", "status", *paths)
@@ -241,57 +234,6 @@ def sweep_tables(sweep: Mapping[str, Any]) -> dict[str, PageTable]:
         for row in sweep["trials"]
     ]
     return {"Trials": (heads, rows)}
-
-
-def sweep_charts(sweep: Mapping[str, Any]) -> list[Chart]:
-    """Parallel coordinates of trials with a value."""
-    paths, trials = _sweep_paths(sweep), [row for row in sweep["trials"] if row["best"] is not None]
-    if not paths or not trials:
-        return []
-    columns = {path: [row["values"].get(path) for row in trials] for path in paths}
-    columns[sweep["metric"]] = [row["best"] for row in trials]
-    return [_parallel_coordinates(columns, [row["trial"] for row in trials])]
-
-
-def _parallel_coordinates(columns: Mapping[str, Sequence[Any]], trials: Sequence[str]) -> Chart:
-    places = {name: _placed(values) for name, values in columns.items()}
-    lines, texts = [], []
-    for number, trial in enumerate(trials):
-        points = [(float(x), places[name][number]) for x, name in enumerate(columns)]
-        # the best quarter, the next, the rest
-        color = (0, 1, 7, 7)[4 * number // len(trials)]
-        lines.append(Series(trial, points, color))
-        texts.append([shown(values[number]) for values in columns.values()])
-    names = [f"{name.rsplit('.', 1)[-1]} ({_range(values)})" for name, values in columns.items()]
-    title = "Trials: the best quarter in the first color, the next in the second"
-    return Chart(title, lines, x_label="", x_names=names, texts=texts, wide=True)
-
-
-def _placed(values: Sequence[Any]) -> list[float]:
-    if _are_numbers(values):
-        numbers = np.array(values, np.float64)
-        if numbers.min() > 0 and numbers.max() > _WIDE * numbers.min():
-            numbers = np.log(numbers)
-    else:
-        order = sorted({shown(value) for value in values})
-        numbers = np.array([order.index(shown(value)) for value in values], np.float64)
-    spread = numbers.max() - numbers.min()
-    placed: list[float] = ((numbers - numbers.min()) / spread if spread else numbers * 0).tolist()
-    return placed
-
-
-def _range(values: Sequence[Any]) -> str:
-    if _are_numbers(values):
-        return f"{shown(min(values))} to {shown(max(values))}"
-    names = sorted({shown(value) for value in values})
-    return f"{names[0]} to {names[-1]}"
-
-
-def _are_numbers(values: Sequence[Any]) -> bool:
-    return all(
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        for value in values
-    )
 
 
 def _sweep_paths(sweep: Mapping[str, Any]) -> list[str]:

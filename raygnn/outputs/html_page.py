@@ -102,7 +102,6 @@ class Chart:
         from_zero, x_from_zero: whether the axes begin at 0.
         x_names: labels of x = 0, 1, ..., instead of numbers.
         wide: uses the whole width of the page.
-        texts: labels of each line at each x, instead of its numbers.
     """
 
     title: str
@@ -115,7 +114,6 @@ class Chart:
     x_names: Sequence[str] = ()
     bars: bool = False
     wide: bool = False
-    texts: Sequence[Sequence[str]] = ()
 
     def data(self) -> dict[str, Any]:
         """Input of page/charts.js: columns over the union of all x; null for missing points."""

@@ -344,7 +344,7 @@ def page(title: str, figures: Sequence[Figure]) -> str:
     for figure in sorted(figures, key=lambda figure: not figure.alarm):
         cells.append((figure.short, figure.of, show(float(figure.value)), figure.alarm or "-"))
     alarms = sum(bool(figure.alarm) for figure in figures)
-    return Comparison(title, f"{alarms} alarms", [], {"Figures": (heads, cells)}, charts).html()
+    return Comparison(title, f"{alarms} alarms", {"Figures": (heads, cells)}, charts).html()
 
 
 def check_output(output: Any) -> LabelOutput | LinkOutput:

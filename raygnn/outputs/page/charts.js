@@ -65,12 +65,10 @@ function draw(card) {
     if (chart.bars || named) return [low - 0.6, high + 0.6];
     return chart.x_from_zero ? [0, high || 1] : range(low, high, false);
   };
-  const named_below = chart.names.length > 20 || chart.texts.length > 0;
+  const named_below = chart.names.length > 20;
   const below = document.createElement("p");
   const focus = (plot, i) => {
-    const told = i ? chart.texts[i - 1] ?? [] : [];
-    const values = told.map((text, x) => `${chart.x_names[x].replace(/ \(.*/, "")} ${text}`);
-    below.textContent = i ? `${chart.names[i - 1]}  ${values.join("  ")}` : "Point at a line.";
+    below.textContent = i ? chart.names[i - 1] : "Point at a line.";
   };
   const few = chart.x.length <= 60;
   // Without a cursor, the legend has the last value of curves, and nothing in other charts.
@@ -96,7 +94,7 @@ function draw(card) {
         values: (plot, splits) =>
           chart.bars && named ? fitting(plot, splits.map(xText)) : splits.map(xText),
         splits: named ? () => chart.x : undefined }),
-      axis({ size: 56, show: chart.texts.length === 0, values: (plot, s) => s.map(short) }),
+      axis({ size: 56, values: (plot, s) => s.map(short) }),
     ],
     series: [{ label: chart.x_label, value: (plot, v) => (v === null ? "" : xText(v)) }, ...series],
     hooks: { draw: [mark(chart)], setSeries: named_below ? [focus] : [] },

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from raygnn.outputs.comparison import sweep_charts, sweep_tables
+from raygnn.outputs.comparison import sweep_tables
 from raygnn.outputs.curves import without_flat
 from raygnn.outputs.html_page import Chart, Series, label
 from raygnn.outputs.report import degree_charts
@@ -84,26 +84,8 @@ def _sweep(num_trials: int = 8) -> dict:
     return {"metric": "val/mrr", "mode": "max", "trials": trials}
 
 
-def test_each_trial_is_a_line_through_its_values():
-    (parallel,) = sweep_charts(_sweep())
-    assert [line.name for line in parallel.series] == [f"trial-{n:05d}" for n in range(7)]
-    assert list(parallel.x_names) == [
-        "lr (0.0001 to 0.1)",
-        "type (A to B)",
-        "val/mrr (0.84 to 0.9)",
-    ]
-    heights = [[y for _, y in line.points] for line in parallel.series]
-    assert heights[0] == [pytest.approx(1), 0, pytest.approx(1)]  # lr 0.1, A, the best
-    assert heights[1] == [pytest.approx(2 / 3), 1, pytest.approx(5 / 6)]  # lr by its logarithm
-    assert parallel.texts[3] == ["0.0001", "B", "0.87"]
-
-
 def test_the_table_has_every_trial():
     heads, rows = sweep_tables(_sweep())["Trials"]
     assert heads[:2] == ("trial", "val/mrr")
     assert len(rows) == 8
     assert rows[-1][1] is None
-
-
-def test_no_trial_is_no_chart():
-    assert sweep_charts({**_sweep(), "trials": []}) == []
