@@ -134,8 +134,7 @@ SLOTS: Mapping[str, Slot] = MappingProxyType(
         "optimizer": Slot(
             "optimizer",
             ("torch.optim.Optimizer",),
-            {name: f"torch.optim.{name}" for name in _OPTIMIZERS}
-            | {"RowWiseAdagrad": "raygnn.loops.row_wise_adagrad.RowWiseAdagrad"},
+            {name: f"torch.optim.{name}" for name in _OPTIMIZERS},
             frozenset({"params"}),
         ),
         "lr_scheduler": Slot(

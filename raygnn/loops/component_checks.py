@@ -125,7 +125,7 @@ def _check_sparse_rows(component: Component, optimizer: Any, config: Config) -> 
             ("optimizer",),
             "model.args.sparse_embeddings is true, and this optimizer takes no sparse gradients "
             f"({str(error).rstrip('.')})",
-            "Set optimizer.type to Adagrad, RowWiseAdagrad or SGD without weight_decay, or to "
+            "Set optimizer.type to Adagrad or SGD without weight_decay, or to "
             "SparseAdam if the model has only learned rows; or remove sparse_embeddings",
             "optimizer-dense",
             shown({"type": component.type, "args": component.args}),

@@ -137,7 +137,7 @@ class Optimization:
                 raise ConfigError(
                     "optimizer.type='SparseAdam' is invalid: it takes sparse gradients only, and "
                     f"that of {name} is dense. Set Adam, or, with model.args.sparse_embeddings, "
-                    "Adagrad, RowWiseAdagrad or SGD. [optimizer-sparse]"
+                    "Adagrad or SGD. [optimizer-sparse]"
                 )
 
     @property

@@ -33,8 +33,8 @@ class HeteroOptions(StackOptions):
     """Options shared by all encoders, plus:
 
     Attributes:
-        sparse_embeddings: gradients of learned rows are sparse, for SparseAdam, Adagrad,
-            RowWiseAdagrad or plain SGD.
+        sparse_embeddings: gradients of learned rows are sparse, for SparseAdam, Adagrad or
+            plain SGD.
         node_embeddings: whether link prediction blends the encoder with a linear recommender
             (`LinearRecommender`); auto does where it suits the task.
     """

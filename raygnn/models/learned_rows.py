@@ -62,8 +62,8 @@ class LightGCN(HeteroEncoder):
         edge_types: message types.
         num_nodes: nodes in the whole graph, of every node type.
         normalize_output: scales each output row to unit L2 norm.
-        sparse_embeddings: gradients of learned rows are sparse, for SparseAdam, Adagrad,
-            RowWiseAdagrad or plain SGD.
+        sparse_embeddings: gradients of learned rows are sparse, for SparseAdam, Adagrad or
+            plain SGD.
         node_embeddings: a linear recommender beside these; see `HeteroOptions`.
     Raises:
         ConfigError: an argument is out of range, or a type has no number of nodes.
@@ -126,8 +126,8 @@ class Embedding(HeteroEncoder):
         num_nodes: nodes in the whole graph, of every node type.
         dropout: on the rows.
         normalize_output: scales each row to unit L2 norm.
-        sparse_embeddings: gradients of learned rows are sparse, for SparseAdam, Adagrad,
-            RowWiseAdagrad or plain SGD.
+        sparse_embeddings: gradients of learned rows are sparse, for SparseAdam, Adagrad or
+            plain SGD.
         node_embeddings: a linear recommender beside these; see `HeteroOptions`.
     Raises:
         ConfigError: an argument is out of range.

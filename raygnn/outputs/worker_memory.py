@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _ROW_BYTES = 4  # bytes of a learned number
 #: Numbers that optimizers keep for each weight; two of others.
-_NUMBERS_KEPT = {"SGD": 0, "RowWiseAdagrad": 0, "Adagrad": 1, "RMSprop": 1}
+_NUMBERS_KEPT = {"SGD": 0, "Adagrad": 1, "RMSprop": 1}
 
 
 @dataclass(frozen=True)

@@ -84,9 +84,6 @@ adam:
 adagrad:
   model: {type: LightGCN, args: {out_channels: 8, sparse_embeddings: true}}
   optimizer: {type: Adagrad, args: {lr: 0.05}}
-row-wise adagrad:
-  model: {type: LightGCN, args: {out_channels: 8, sparse_embeddings: true}}
-  optimizer: {type: RowWiseAdagrad, args: {lr: 0.05}}
 exact evaluation: {training__eval: exact}
 bfloat16: {training__precision: bf16-mixed}
 one against all:

@@ -294,7 +294,7 @@ CASES: dict[str, Case] = {
         f"optimizer {name}": _also(
             _links("bpr", _SPARSE_ROWS), 2, optimizer={"type": name, "args": {"lr": 0.05}}
         )
-        for name in ("SparseAdam", "RowWiseAdagrad", "Adagrad", "SGD")
+        for name in ("SparseAdam", "Adagrad", "SGD")
     },
     **{
         f"optimizer {name}": _nodes(optimizer={"type": name, "args": {"lr": 0.01}})

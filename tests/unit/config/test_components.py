@@ -223,10 +223,10 @@ def test_every_short_name_leads_to_a_class_of_its_slot(slot: str, name: str) -> 
     assert isinstance(found, type)
 
 
-def test_short_names_of_optimizers_are_those_of_torch_and_our_own() -> None:
+def test_short_names_of_optimizers_are_those_of_torch() -> None:
     left_out = {"LBFGS", "Muon", "Optimizer"}
     known = {n for n, c in vars(torch.optim).items() if isinstance(c, type)}
-    assert set(SLOTS["optimizer"].names) == (known - left_out) | {"RowWiseAdagrad"}
+    assert set(SLOTS["optimizer"].names) == known - left_out
 
 
 def test_classes_of_the_libraries() -> None:

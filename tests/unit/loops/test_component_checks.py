@@ -105,7 +105,7 @@ optimizer: {type: SGD, args: {lr: -1}}
 lr_scheduler: {type: OneCycleLR, args: {max_lr: 1}}
     component-refuses-arguments | OneCycleLR
 model: {type: LightGCN, args: {sparse_embeddings: true}}
-    optimizer-dense | optimizer= | Adam | sparse_embeddings | RowWiseAdagrad
+    optimizer-dense | optimizer= | Adam | sparse_embeddings | Adagrad
 {model: {type: HGT, args: {sparse_embeddings: true}}, optimizer: {type: SGD,
 args: {weight_decay: 0.1}}}
     optimizer-dense | line 1 | SGD | weight_decay
@@ -151,11 +151,6 @@ def test_values_with_a_type_and_objects_are_not_mistakes() -> None:
     activation = "{__type: torch.nn.Linear, in_features: 1, out_features: 1}"
     load_config(f"model: {{args: {{hidden_channels: {value}}}}}").check_arguments()
     load_config(f"model: {{type: GAT, args: {{edge_dim: {activation}}}}}").check_arguments()
-
-
-def test_row_wise_adagrad_trains_sparse_embeddings() -> None:
-    config = "{model: {type: LightGCN, args: {sparse_embeddings: true}}, optimizer: RowWiseAdagrad}"
-    load_config(config).check_arguments()
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=[path.stem for path in CONFIGS])
