@@ -12,7 +12,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
 from torch_geometric.nn import MessagePassing
 
 from raygnn.data.edge_types import EdgeType
@@ -21,7 +20,7 @@ from raygnn.models.encoder import MLP, BlockEncoder, OverBlocks
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.relative_time import RelativeTime
 from raygnn.models.sparse_input import Features, dense, formed
-from raygnn.models.subgraph_module import SubgraphModule, TypedSubgraphModule
+from raygnn.models.subgraph_module import SubgraphModule
 from raygnn.sampling.batch import Batch, Block, HeteroBlock
 
 
@@ -30,9 +29,8 @@ class MaskedModel:
 
     raygnn's encoders read blocks: before each layer, every edge of its block gets its own row, the
     source's times the mask. An edge has one mask in all layers. Self-edges of the graph have none,
-    because attention replaces them. In a module with `forward(x, edge_index)`, PyG masks the
-    messages. In one with `forward(x_dict, edge_index_dict)`, each convolution takes the masks of
-    the edge type whose `edge_index` it is called with.
+    because attention replaces them. In a PyG module, the messages of each convolution are
+    multiplied by the masks of the edge type whose `edge_index` it is called with.
 
     Columns of `RelativeTime` are masked like features, and are behind these.
 
@@ -114,13 +112,9 @@ class MaskedModel:
         return isinstance(self.model.encoder.module, SubgraphModule) and not self.masks_edges
 
     def _inner_convolutions(self) -> list[MessagePassing]:
-        module = self.model.encoder.module
-        if isinstance(module, SubgraphModule) and not isinstance(module, TypedSubgraphModule):
-            return []
-        layers = module.modules()
         return [
             conv
-            for conv in layers
+            for conv in self.model.encoder.module.modules()
             if isinstance(conv, MessagePassing) and not isinstance(conv, OverBlocks)
         ]
 
@@ -132,7 +126,7 @@ class MaskedModel:
         ones = self.x.new_ones(self.edge_index.shape[1])
         with torch.no_grad():
             plain, masked = self(self.x), self(self.x, ones)
-        if isinstance(self.model.encoder.module, TypedSubgraphModule):
+        if isinstance(self.model.encoder.module, SubgraphModule):
             self.masks_edges = self._num_masked_calls > 0
         if not torch.allclose(plain, masked, rtol=1e-3, atol=1e-4):
             raise ConfigError(
@@ -170,12 +164,7 @@ class MaskedModel:
             if name in rows
         ]
         module: Any = encoder.module
-        is_plain = isinstance(module, SubgraphModule) and not isinstance(
-            module, TypedSubgraphModule
-        )
-        if edge_mask is not None and is_plain:
-            set_masks(module, edge_mask, self.edge_index, apply_sigmoid=False)
-        elif edge_mask is not None and isinstance(module, TypedSubgraphModule):
+        if edge_mask is not None and isinstance(module, SubgraphModule):
             handles += self._mask_messages(edge_mask)
         elif edge_mask is not None:
             hook = partial(self._with_masked_edges, edge_mask.unsqueeze(1))
@@ -186,8 +175,6 @@ class MaskedModel:
             encoder.relative_time = times
             for handle in handles:
                 handle.remove()
-            if is_plain:
-                clear_masks(module)
 
     def _mask_messages(self, mask: Tensor) -> list[Any]:
         """Multiplies the messages of convolutions by masks, until the returned hooks are removed.
