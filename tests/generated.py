@@ -3,7 +3,6 @@
 SMALL = {
     "planted_partition": {"num_nodes": 60, "num_classes": 3},
     "rmat": {"num_nodes": 50, "num_edges": 200},
-    "bipartite": {"num_users": 40, "num_items": 20, "timestamps": True},
     "shop": {"num_users": 40, "num_items": 20, "num_purchases": 100},
     "houses": {"num_houses": 30},
     "ratings": {"num_users": 40, "num_films": 20, "num_ratings": 200},

@@ -156,9 +156,7 @@ class Synthetic(Section):
 
     model_config = ConfigDict(extra="allow")
 
-    type: Literal[
-        "planted_partition", "rmat", "bipartite", "shop", "houses", "ratings", "likes", "noise"
-    ]
+    type: Literal["planted_partition", "rmat", "shop", "houses", "ratings", "likes", "noise"]
 
     @property
     def args(self) -> dict[str, Any]:

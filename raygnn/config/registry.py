@@ -98,7 +98,6 @@ _METRICS = {
 }
 _DECODERS = {
     "inner_product": "InnerProduct",
-    "cosine": "Cosine",
     "hadamard_mlp": "HadamardMLP",
     "distmult": "DistMult",
     "complex": "ComplEx",

@@ -208,14 +208,12 @@ class ASHA(Section):
         grace_period: Validations before a trial may be stopped.
         reduction_factor: At each rung, one trial in this number continues.
         max_t: Validations after which a trial ends; null sets no limit.
-        brackets: Brackets of different grace periods.
     """
 
     type: Literal["asha"]
     grace_period: PositiveWhole = 1
     reduction_factor: Annotated[float, Field(gt=1)] = 4.0
     max_t: PositiveWhole | None = None
-    brackets: PositiveWhole = 1
 
     def broken_rules(self) -> Iterable[Problem]:
         if self.max_t is not None and self.max_t < self.grace_period:
@@ -229,12 +227,10 @@ class MedianStopping(Section):
     Attributes:
         type: Google Vizier's median stopping rule.
         grace_period: Validations before a trial may be stopped.
-        min_samples_required: Fewest trials to take a median of.
     """
 
     type: Literal["median_stopping"]
     grace_period: NonNegativeWhole = 3
-    min_samples_required: PositiveWhole = 3
 
 
 def _scheduler(value: Any) -> Any:

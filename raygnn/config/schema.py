@@ -97,6 +97,8 @@ REMOVED_KEYS: Mapping[KeyPath, tuple[Any, str]] = {
     ("checkpoint", "keep_last_n"): (1, "Set checkpoint.keep"),
     ("checkpoint", "async_upload"): (False, "Remove it, and save less often"),
     ("loader", "train", "balanced_seeds"): (False, _CLASS_WEIGHTS),
+    ("tune", "scheduler", "brackets"): (1, "Remove it"),
+    ("tune", "scheduler", "min_samples_required"): (3, "Remove it"),
     ("model", "interaction", "deep"): ([], "Remove it: the encoder follows the cross layers"),
     ("model", "interaction", "structure"): ("stacked", "Remove it"),
 }

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from raygnn.errors import ConfigError, DataError
@@ -107,20 +106,6 @@ class InnerProduct(_Product):
     """The scalar product of the two embeddings."""
 
 
-class Cosine(_Product):
-    """The cosine of the angle between the two embeddings, in [-1, 1]."""
-
-    def score_pairs(
-        self, anchor_rows: Tensor, target_rows: Tensor, relation: Tensor | int = 0
-    ) -> Tensor:
-        return super().score_pairs(_unit(anchor_rows), _unit(target_rows))
-
-    def score_all(
-        self, anchor_rows: Tensor, candidate_rows: Tensor, relation: Tensor | int = 0
-    ) -> Tensor:
-        return super().score_all(_unit(anchor_rows), _unit(candidate_rows))
-
-
 class DistMult(RelationRows, _Product):
     """Embedding Entities and Relations, arXiv:1412.6575: sum_c anchor_c relation_c target_c.
 
@@ -181,10 +166,6 @@ class HadamardMLP(Decoder):
         hidden = (candidate_rows @ weight.transpose(1, 2) + self.hidden.bias).relu()
         out: Tensor = self.out(hidden).squeeze(-1)
         return out
-
-
-def _unit(rows: Tensor) -> Tensor:
-    return functional.normalize(rows, dim=-1)
 
 
 class ComplEx(RelationRows, _Product):

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from raygnn.loops.engine import Engine
     from raygnn.loops.task import Task
 
-_VERY_DIFFERENT = 1_000  # times as far as another element of the rows
 _MOST_NOISE = 0.01  # share of an element's variance that rounding to int8 may be
 _SHOWN = ("auroc", "mae")  # metrics of the verdict, unless one is monitored or errors are squared
 _FEW_STEPS = 50  # a run that may end before so many has hardly begun to learn
@@ -50,7 +49,7 @@ class Advice(Callback):
     def on_train_start(self, engine: Engine) -> None:
         self._steps_per_epoch = engine.steps_per_epoch
         bundle = engine.task.env.bundle
-        self._warnings = [*_few_steps(engine), *engine.task.warnings(), *_scales(engine)]
+        self._warnings = [*_few_steps(engine), *engine.task.warnings()]
         self._warnings += [*coarse_steps(bundle), *too_large(bundle)]
         self._find_baselines(engine, "val", engine.config.training.num_val_batches)
         self._left_out = engine.task.left_out()
@@ -251,25 +250,6 @@ def _few_steps(engine: Engine) -> list[str]:
         f"({count(earliest.epoch, 'epoch')}). Set a smaller loader.batch_size or a larger "
         "early_stopping.patience."
     ]
-
-
-def _scales(engine: Engine) -> list[str]:
-    bundle, texts = engine.task.env.bundle, []
-    if engine.config.data.standardize:
-        return []
-    for node_type in bundle.node_types:
-        for column in bundle.columns(node_type).values():
-            measured = column.statistics if column.role == "feature" else None
-            stds = np.array(measured.std if measured else ())
-            if column.transforms is not None:
-                stds = stds[~np.array(column.transforms.scaled)]
-            spreads = stds[stds > 0].tolist()
-            if spreads and max(spreads) > _VERY_DIFFERENT * min(spreads):
-                texts.append(
-                    f"standard deviations within feature {column.name!r} of {node_type!r} range "
-                    f"from {min(spreads):.3g} to {max(spreads):.3g}. Set data.standardize: true."
-                )
-    return texts
 
 
 def coarse_steps(bundle: Bundle) -> list[str]:

@@ -10,10 +10,9 @@ import torch
 from torch_geometric.nn import LightGCN as PyGLightGCN
 
 from raygnn.config import load_config
-from raygnn.data.tables.graph_tables import write_tables
+from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.models import LightGCN
-from raygnn.prepare.synthetic import synthetic_tables
 from raygnn.runtime.data_source import open_bundle
 from tests.small_runs import check_workers_agree, evaluated_link_task, small_config
 from tests.tiers import slow
@@ -24,9 +23,14 @@ BUYS, BOUGHT_BY = ("user", "buys", "item"), ("item", "rev_buys", "user")
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> str:
-    tables = synthetic_tables(
-        "bipartite", num_users=NUM_USERS, num_items=NUM_ITEMS, num_communities=4, homophily=0.95
-    )
+    """Users buy ten items each, most of their own community."""
+    rng = np.random.default_rng(0)
+    user = np.repeat(np.arange(NUM_USERS), 10)
+    near = 4 * rng.integers(0, NUM_ITEMS // 4, len(user)) + user % 4
+    item = np.where(rng.random(len(user)) < 0.95, near, rng.integers(0, NUM_ITEMS, len(user)))
+    nodes = {"user": node_rows(np.arange(NUM_USERS)), "item": node_rows(np.arange(NUM_ITEMS))}
+    pairs = np.unique(np.stack([user, item]), axis=1)
+    tables = GraphTables(nodes, {BUYS: edge_rows(*pairs)})
     return write_tables(tables, str(tmp_path_factory.mktemp("graph") / "tables"))
 
 

@@ -65,7 +65,7 @@ def test_each_loss_learns_to_rank_links(tmp_path, graph, loss):
     assert metrics["test/hits@1"] <= metrics["test/hits@10"] <= 1
 
 
-@pytest.mark.parametrize("decoder", ["hadamard_mlp", *slow("inner_product", "cosine", "distmult")])
+@pytest.mark.parametrize("decoder", ["hadamard_mlp", *slow("inner_product", "distmult")])
 def test_each_decoder_trains(tmp_path, graph, decoder):
     config = _config(tmp_path, graph, task=_task(decoder={"type": decoder}, negatives="degree"))
     assert raygnn.train.fit(config).metrics["epoch"] == 2

@@ -207,7 +207,7 @@ CASES: dict[str, Case] = {
     ),
     **{
         f"decoder {name}": _links(decoder={"type": name}, negatives="degree")
-        for name in ("inner_product", "cosine", "hadamard_mlp", "distmult")
+        for name in ("inner_product", "hadamard_mlp", "distmult")
     },
     "logQ": _links("retrieval", logq_correction=True),
     # 13 batches, and the blocks of the exact encoding

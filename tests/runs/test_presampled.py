@@ -96,7 +96,7 @@ def test_a_set_of_other_negatives_is_refused_before_training(
     with raises("samples-requests", "task.args.num_random_negatives", 16, 17):
         _train(tmp_path, small_tables, tmp_path / "samples", **changes)
     # what draws do not follow from may differ
-    decoder = {"task__args__decoder": {"type": "cosine"}, "training__max_steps": 1}
+    decoder = {"task__args__decoder": {"type": "distmult"}, "training__max_steps": 1}
     _train(tmp_path, small_tables, tmp_path / "samples", **{**LINKS, **decoder})
 
 

@@ -8,12 +8,11 @@ from typing import Any
 from raygnn.data.tables.graph_tables import GraphTables
 from raygnn.errors import ConfigError, Problem, choose_from
 from raygnn.prepare.synthetic.draws import argument_problems
-from raygnn.prepare.synthetic.link_graphs import bipartite, likes, noise, ratings, shop
+from raygnn.prepare.synthetic.link_graphs import likes, noise, ratings, shop
 from raygnn.prepare.synthetic.node_graphs import houses, planted_partition, rmat
 
 __all__ = [
     "GENERATORS",
-    "bipartite",
     "houses",
     "likes",
     "noise",
@@ -26,7 +25,7 @@ __all__ = [
 
 GENERATORS: dict[str, Callable[..., GraphTables]] = {
     generator.__name__: generator
-    for generator in (planted_partition, rmat, bipartite, shop, houses, ratings, likes, noise)
+    for generator in (planted_partition, rmat, shop, houses, ratings, likes, noise)
 }
 
 

@@ -96,10 +96,14 @@ def node_model(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 def link_model(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """HGT on 40 users, who have features, and 25 items, which have learned rows."""
     folder = tmp_path_factory.mktemp("link-model")
-    tables = synthetic_tables("bipartite", num_users=40, num_items=25, num_features=4, seed=2)
-    items = tables.nodes["item"]
-    items = replace(items, table=items.table.select([items.id]), features={})
-    tables = GraphTables({"user": tables.nodes["user"], "item": items}, tables.edges)
+    rng = np.random.default_rng(2)
+    user = np.repeat(np.arange(40), 8)
+    item = (user + 5 * rng.integers(0, 4, len(user))) % 25  # most of the same fifth of the items
+    x = np.eye(5, 4, dtype=np.float32)[np.arange(40) % 5] + rng.normal(0, 0.3, (40, 4))
+    nodes = {"user": node_rows(np.arange(40), {"x": x.astype(np.float32)})}
+    nodes["item"] = node_rows(np.arange(25))
+    pairs = np.unique(np.stack([user, item]), axis=1)
+    tables = GraphTables(nodes, {("user", "buys", "item"): edge_rows(*pairs)})
     config = {
         "task": {
             "type": "link_prediction",

@@ -5,12 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from raygnn.models import decoders
 from raygnn.models.decoders import (
     ComplEx,
-    Cosine,
     Decoder,
     DistMult,
     HadamardMLP,
@@ -21,7 +19,6 @@ from tests.unit.models.conftest import assert_same_with_grads
 
 DECODERS: list[type[Decoder]] = [
     InnerProduct,
-    Cosine,
     HadamardMLP,
     DistMult,
     ComplEx,
@@ -62,9 +59,6 @@ def test_formulas() -> None:
     anchors, targets = rows(4, 0), rows(4, 1)
     product = (anchors * targets).sum(1)
     torch.testing.assert_close(InnerProduct(6).score_pairs(anchors, targets), product)
-    torch.testing.assert_close(
-        Cosine(6).score_pairs(anchors, targets), functional.cosine_similarity(anchors, targets)
-    )
     mlp = HadamardMLP(6, hidden_channels=3).double()
     expected = mlp.out(mlp.hidden(anchors * targets).relu())[:, 0]
     torch.testing.assert_close(mlp.score_pairs(anchors, targets), expected)

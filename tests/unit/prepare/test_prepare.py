@@ -96,9 +96,9 @@ def test_a_config_learns_labels_or_links_and_makes_the_split_that_is_missing(
 def test_synthetic_flags_follow_the_generator(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("synthetic bipartite --num-users 30 --timestamps --out g") == 0
+    assert run("synthetic ratings --num-users 30 --classes --out g") == 0
     assert Manifest.load("g").edge_types[0].time == TimeColumn(column="time")
-    assert "edge type user__buys__item" in capsys.readouterr().out
+    assert "edge type user__rates__film" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         run("synthetic planted-partition --help")
     out = capsys.readouterr().out

@@ -176,26 +176,6 @@ def test_rmat_leaves_out_features_and_labels() -> None:
     assert not node.labels
 
 
-def test_bipartite_has_communities_and_times() -> None:
-    tables = synthetic_tables("bipartite", timestamps=True)
-    user, item = ends(tables, ("user", "buys", "item"))
-    edges = tables.edges["user", "buys", "item"]
-    assert edges.time == "time"
-    times = edges.table.column("time").to_numpy()
-    assert 1_700_000_000 <= times.min() < times.max() < 1_740_000_000
-    assert len(np.unique(user * 1000 + item)) == len(user)
-    features = matrix(tables.nodes["item"].table.column("x"))
-    assert features.shape == (1000, 32)
-    labels = tables.nodes["user"].table.column("y").to_numpy()
-    # the buyers of an item agree on their community far more often than by chance (1/8)
-    agreement = [
-        np.bincount(labels[user[item == i]]).max() / (item == i).sum()
-        for i in np.unique(item)
-        if (item == i).sum() >= 10
-    ]
-    assert np.mean(agreement) > 0.6
-
-
 def columns_of(tables: GraphTables, node_type: str) -> np.ndarray:
     node = tables.nodes[node_type]
     return np.stack([node.table.column(name).to_numpy() for name in node.features["x"]], axis=1)
@@ -308,8 +288,8 @@ rmat: {a: 0.5, b: 0.3, c: 0.2}
     synthetic-rmat-shares | 0.01
 planted_partition: {homophily: 1.5}
     config-range | homophily=1.5 | at most 1
-bipartite: {timestamps: 1}
-    config-type | timestamps=1 | true or false
+ratings: {classes: 1}
+    config-type | classes=1 | true or false
 """
     ),
 )

@@ -27,7 +27,7 @@ def _check(uri: str, *overrides: str) -> None:
 
 
 def test_a_model_for_one_type_is_told_by_graph_yaml_alone(tmp_path: Path, capsys) -> None:
-    tables = synthetic_tables("bipartite", num_users=20, num_items=10, seed=0)
+    tables = synthetic_tables("noise", num_nodes=20, num_targets=10)
     graph = tmp_path / "graph"
     write_tables(tables, str(graph))
     for table in graph.rglob("*.parquet"):

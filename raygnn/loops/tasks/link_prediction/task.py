@@ -121,7 +121,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
             between the same two node types. Default: the only type. Each is a relation to decoders
             that distinguish relations; known links are those of the same relation.
         labels: links are the graph's label edges instead of its message edges.
-        decoder: `{type, args}`: inner_product, cosine, hadamard_mlp; distmult or complex, which
+        decoder: `{type, args}`: inner_product, hadamard_mlp; distmult or complex, which
             distinguish relations.
         num_random_negatives: per batch in training, drawn over all nodes of the target type; `all`
             uses each of them once (1-vs-all).
