@@ -15,6 +15,7 @@ from raygnn.presample import presample
 from raygnn.runtime import presample as presampling
 from raygnn.runtime import ray_tasks
 from raygnn.runtime.data_source import open_bundle
+from raygnn.sampling import stored_samples
 from raygnn.sampling.sample_record import SampleFile
 from tests.errors import raises
 from tests.faults.outcome import assert_equal_outcomes
@@ -55,7 +56,7 @@ def test_a_folder_that_a_node_does_not_see_is_refused(
     data = {"uri": write_tables(tables, str(tmp_path / "tables")), "cache_dir": str(tmp_path / "c")}
     config = small_config(tmp_path, data=data, scaling__num_workers=1)
     # The plan is not written, so it is nowhere to be seen.
-    monkeypatch.setattr("raygnn.runtime.presample.save_plan", lambda uri, plan: None)
+    monkeypatch.setattr("raygnn.sampling.sample_record.save_plan", lambda uri, plan: None)
     with raises("presample-not-shared", tmp_path / "samples"):
         presample(config, tmp_path / "samples", num_epochs=1)
     assert not presampling._opened
@@ -65,7 +66,7 @@ def test_what_a_task_raises_names_the_file(tmp_path: Path, monkeypatch: pytest.M
     def broken(*given: object) -> int:
         raise ZeroDivisionError("of a task")
 
-    monkeypatch.setattr(presampling, "write_file", broken)
+    monkeypatch.setattr(stored_samples, "write_file", broken)
     monkeypatch.setattr(presampling, "_loaders", lambda job: {})
 
     def run_here(fn: Any, items: dict[int, Any]) -> list[tuple[int, ray_tasks.Outcome]]:

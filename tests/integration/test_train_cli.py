@@ -295,9 +295,11 @@ def test_a_run_is_not_removed_that_another_starts_from(capsys, config, tmp_path)
 
 def test_a_checkpoint_that_cannot_be_asked_for_is_told(capsys, config, monkeypatch):
     def refuse(uri: str) -> bool:
-        raise PermissionError(f"no rights to {uri}")
+        if uri.startswith("memory:"):
+            raise PermissionError(f"no rights to {uri}")
+        return Path(uri).exists()
 
-    monkeypatch.setattr("raygnn.outputs.run_start.exists", refuse)
+    monkeypatch.setattr("raygnn.data.filesystem.exists", refuse)
     status, err = _status(capsys, config, "--checkpoint.resume", "memory://runs/step-1")
     assert status == 2
     assert "is invalid: it cannot be read (no rights to memory://" in err

@@ -17,6 +17,7 @@ from raygnn.data.tables.graph_tables import write_tables
 from raygnn.prepare.synthetic import synthetic_tables
 from raygnn.presample import presample
 from raygnn.runtime import presample as runtime
+from raygnn.sampling import stored_samples
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.sample_record import RECORD_NAME
 from raygnn.sampling.stored_samples import write_file
@@ -176,7 +177,7 @@ def test_an_interrupted_presample_resumes_and_a_set_grows(
         written.append(given[-1].name)
         return write_file(uri, *given)
 
-    monkeypatch.setattr(runtime, "write_file", few)
+    monkeypatch.setattr(stored_samples, "write_file", few)
     with pytest.raises(KeyboardInterrupt):
         presample(config, tmp_path / "samples", num_epochs=2)
     with raises("samples-settings", "sampling.fanouts"):
@@ -187,7 +188,7 @@ def test_an_interrupted_presample_resumes_and_a_set_grows(
         written.append(given[-1].name)
         return write_file(uri, *given)
 
-    monkeypatch.setattr(runtime, "write_file", rest)
+    monkeypatch.setattr(stored_samples, "write_file", rest)
     presample(config, tmp_path / "samples", num_epochs=2)
     presample(config, tmp_path / "samples", num_epochs=3)
     presample(config, tmp_path / "samples", num_epochs=3)

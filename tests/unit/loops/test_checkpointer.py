@@ -18,13 +18,13 @@ from torch import nn
 from torch.optim import SGD
 
 from raygnn.config import load_config
+from raygnn.data import filesystem
 from raygnn.data.filesystem import absolute, delete, join, write_bytes
 from raygnn.errors import CheckpointError
 from raygnn.loops.callback_list import CallbackList
 from raygnn.loops.context import ProcessContext
 from raygnn.loops.early_stopping import BestTracker, BestWeights
 from raygnn.loops.position import Position
-from raygnn.outputs import run_folder as run_folder_module
 from raygnn.outputs.checkpoints import store as store_module
 from raygnn.outputs.checkpoints.checkpointer import Checkpointer
 from raygnn.outputs.checkpoints.store import CheckpointStore
@@ -80,10 +80,10 @@ def _failing_at(operation: int | None) -> Iterator[None]:
 
     names = ("write_bytes", "delete")
     fakes = {name: counted(getattr(store_module, name)) for name in names}
-    conditional = counted(run_folder_module.write_if_unchanged)  # manifest and pointers
+    conditional = counted(filesystem.write_if_unchanged)  # manifest and pointers
     with (
         patch.multiple(store_module, **fakes),
-        patch.object(run_folder_module, "write_if_unchanged", conditional),
+        patch.object(filesystem, "write_if_unchanged", conditional),
     ):
         yield
 

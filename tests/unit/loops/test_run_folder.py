@@ -235,8 +235,7 @@ class _Generations:
         self._write = filesystem.write_bytes
         self.before_write: Callable[[], Any] | None = None
         for name in ("generation", "write_if_unchanged"):
-            for module in (run_folder, run_start):
-                patch.setattr(module, name, getattr(self, name))
+            patch.setattr(filesystem, name, getattr(self, name))
 
     def generation(self, uri: str) -> int:
         return self._generations.get(uri, 0)
