@@ -238,7 +238,6 @@ class ExplainedColumn(BaseModel):
     column: str
     element: int | None
     value: str | None
-    importance: float
     effect: float
 
 

@@ -54,8 +54,8 @@ class Explanations:
         edges: `id`, `edge_type`, `source_id`, `target_id`, `importance`, and `kept`: whether the
             edge is in the explanation. In the direction of messages, the most important first.
         columns: `id`, `part`, `node_type`, `table`, `column`, `element` of a list column (else
-            null), `value` of the explained node, `importance` in the part, `effect`, `kept`. The
-            most important of each part first.
+            null), `value` of the explained node, `effect`, `kept`. The largest effects of each
+            part first.
         records: rows of `predictions`, each with its `parts` and its `columns` and `edges`: those
             kept, and the columns with the largest effects.
     """
@@ -199,7 +199,7 @@ class _Explained:
         ((node_type, _),) = self._seed.ends
         described = HistoryColumn("labels around it", node_type)
         effect = float(margin(labels.double().cpu().numpy()[0], self._label, self._problem))
-        yield Fact(LABELS, node_type, described, None, float(effect != 0), effect, effect != 0)
+        yield Fact(LABELS, node_type, described, None, effect, effect != 0)
 
     def _explain_gnn(
         self, outputs: Tensor, num_kept: int
@@ -223,10 +223,9 @@ class _Explained:
         order = np.argsort(-edges, kind="stable")[: options.num_edges]
         self._kept_edges = order[edges[order] > 0]
         effects = self._effects(masked, group, groups)
-        of_columns = _relative(effects)
-        order = np.argsort(-of_columns, kind="stable")
+        order = np.argsort(-np.abs(effects), kind="stable")
         kept = np.zeros(len(groups), bool)
-        kept[order[:num_kept]] = of_columns[order[:num_kept]] > 0
+        kept[order[:num_kept]] = effects[order[:num_kept]] != 0
         kept_elements = torch.from_numpy(kept[group.numpy()]).to(masked.x)
         kept_edges = masked.x.new_zeros(len(edges))
         kept_edges[self._kept_edges] = 1
@@ -234,18 +233,10 @@ class _Explained:
         with torch.no_grad():
             for x, mask in ((kept_elements, kept_edges), (1 - kept_elements, 1 - kept_edges)):
                 changed.append(masked(masked.x * x, mask if masked.masks_edges else None))
-        facts = [
-            Fact(
-                GNN,
-                groups[i].node_type,
-                groups[i].described,
-                groups[i].element,
-                float(of_columns[i]),
-                float(effects[i]),
-                kept=bool(kept[i]),
-            )
-            for i in order.tolist()
-        ]
+        facts = []
+        for i in order.tolist():
+            of, effect = groups[i], float(effects[i])
+            facts.append(Fact(GNN, of.node_type, of.described, of.element, effect, bool(kept[i])))
         return edges, facts, changed
 
     def _edge_importance(self, masked: MaskedModel) -> np.ndarray:
@@ -336,7 +327,6 @@ class _Explained:
                 "column": pa.array([fact.column for fact in facts], text),
                 "element": pa.array([fact.element for fact in facts], pa.int32()),
                 "value": pa.array([value(fact) for fact in facts], text),
-                "importance": np.array([fact.importance for fact in facts], np.float32),
                 "effect": np.array([fact.effect for fact in facts], np.float32),
                 "kept": np.array([fact.kept for fact in facts], bool),
             },

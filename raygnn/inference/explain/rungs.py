@@ -29,7 +29,6 @@ class Fact:
         node_type: whose rows have the column.
         described: the column.
         element: its position in a list column.
-        importance: of the part's columns, between 0 and 1.
         effect: what the column adds to the prediction: to the logit of the class less the mean of
             the other classes, or to the predicted number.
         kept: it is one of the most important of its part.
@@ -39,7 +38,6 @@ class Fact:
     node_type: str
     described: HistoryColumn
     element: int | None
-    importance: float
     effect: float
     kept: bool = False
 
@@ -171,17 +169,16 @@ class RowRungs:
             ours, typical = (margin(each, label, self._task.output.problem) for each in scores)
             effect = ours - typical
             node_type, described = self._of_labels(name)
-            yield Fact(name, node_type, described, None, 1.0, float(effect), kept=True)
+            yield Fact(name, node_type, described, None, float(effect), kept=True)
 
     def _of_trees(self, share: Share, label: int | None, num_kept: int) -> Iterator[Fact]:
         raw = self._contributions[..., :-1].mean(axis=0)
         effects = share.weight * share.scale * margin(raw.T, label, self._task.output.problem)
-        most = max(float(np.abs(effects).max(initial=0.0)), np.finfo(float).tiny)
         order = np.argsort(-np.abs(effects), kind="stable")
         kept = set(order[:num_kept][effects[order[:num_kept]] != 0].tolist())
         for i in order.tolist():
             (node_type, column), effect = self.described[i], float(effects[i])
-            yield Fact(TREES, node_type, column, None, abs(effect) / most, effect, kept=i in kept)
+            yield Fact(TREES, node_type, column, None, effect, kept=i in kept)
 
     def kept_columns(self, facts: Sequence[Fact]) -> np.ndarray:
         """bool [num_columns], whether LightGBM's column is kept."""
