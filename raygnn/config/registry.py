@@ -112,7 +112,6 @@ _METHODS = {
 }
 _LOGGERS = {
     "tensorboard": "TensorBoard",
-    "json_lines": "JSONLines",
     "wandb": "WandB",
     "mlflow": "MLflow",
 }

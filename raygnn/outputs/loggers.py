@@ -169,33 +169,6 @@ class TensorBoardLogger(MetricLogger):
             self._scratch.cleanup()
 
 
-class JSONLinesLogger(MetricLogger):
-    """`metrics.jsonl` in the log folder: a line for each logged step.
-
-    It is rewritten at each flush, because object stores cannot append.
-    """
-
-    def __init__(self, logs_uri: str, run_name: str) -> None:
-        super().__init__(logs_uri, run_name)
-        self._rows: dict[int, dict[str, float]] = {}
-        self._file = filesystem.join(logs_uri, "metrics.jsonl")
-
-    def on_train_start(self, engine: Engine) -> None:
-        if not filesystem.exists(self._file):
-            return
-        rows = [json.loads(line) for line in filesystem.read_text(self._file).splitlines()]
-        # The run logs later rows again, and rows of step 0 if it starts from scratch.
-        earlier = [row for row in rows if row["step"] <= engine.position.step > 0]
-        self._rows = {row.pop("step"): row for row in earlier}
-
-    def write(self, metrics: dict[str, float], step: int) -> None:
-        self._rows.setdefault(step, {}).update(metrics)
-
-    def flush(self) -> None:
-        rows = ({"step": step, **row} for step, row in self._rows.items())
-        filesystem.write_text(self._file, "".join(json.dumps(row) + "\n" for row in rows))
-
-
 class WandBLogger(MetricLogger):
     """Weights & Biases; needs the package `wandb`. A resumed run continues under its id.
 

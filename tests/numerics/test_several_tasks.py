@@ -164,7 +164,7 @@ def trained(graph: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
     """The folder of a run, its metrics, and the lines that it prints."""
     folder = tmp_path_factory.mktemp("trained")
     config = _config(folder, graph, early_stopping={"monitor": "val/rating/r2", "mode": "max"})
-    config["training"]["log_every"], config["loggers"] = {"steps": 1}, ["json_lines"]
+    config["training"]["log_every"] = {"steps": 1}
     with redirect_stdout(StringIO()) as printed:
         metrics = raygnn.train.fit(config).metrics
     return folder, metrics, printed.getvalue().splitlines()

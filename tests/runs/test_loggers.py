@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 
 import raygnn.train
-from raygnn.data.filesystem import read_text
 from raygnn.loops.callbacks import Callback
 from raygnn.outputs.loggers import flat_config
 from tests.errors import raises
@@ -185,20 +183,6 @@ def test_a_resumed_run_logs_no_step_twice_to_mlflow(mlflow, small_bundle_path, t
     assert {step for name, step in places if name == "train/loss"} == {1, 2, 3, 4, 5, 6}
     assert ("start_run", {"run_id": "id-1"}) in mlflow.calls
     assert [status for call, status in mlflow.calls if call == "end_run"] == ["FAILED", "FINISHED"]
-
-
-@pytest.mark.parametrize("remote", [False, True])
-def test_json_lines_hold_each_step_once(small_bundle_path, tmp_path, remote):
-    logs = f"memory://json-lines/{tmp_path.name}" if remote else str(tmp_path / "logs")
-    config = _config(tmp_path, ["json_lines"])
-    config["run"]["logs_uri"] = logs
-    _fail_and_go_on(config, small_bundle_path, step=5)
-    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    rows = [json.loads(line) for line in read_text(f"{logs}/metrics.jsonl").splitlines()]
-    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
-    assert all("train/loss" in row for row in rows)
-    assert ["val/loss" in row for row in rows] == [False, True] * 3
-    assert rows[-1]["test/accuracy"] == metrics["test/accuracy"]
 
 
 def test_odd_names_and_values_reach_no_service(mlflow, small_bundle_path, tmp_path):

@@ -196,8 +196,8 @@ def test_a_config_is_validated_once(
 
 
 def test_an_override_of_a_default_changes_no_later_config() -> None:
-    changed = load_config({}, ["--loggers.0.type", "json_lines"])
-    assert changed.config.loggers[0].type == "json_lines"
+    changed = load_config({}, ["--loggers.0.type", "wandb"])
+    assert changed.config.loggers[0].type == "wandb"
     assert load_config({}).config.loggers[0].type == "tensorboard"
     assert load_config({}, ["--loggers.0.args", "{}"]).config.loggers[0].type == "tensorboard"
 

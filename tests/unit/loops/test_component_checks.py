@@ -37,7 +37,7 @@ lr_scheduler: {type: StepLR}
 early_stopping: {monitor: val/acuracy, mode: max}
 checkpoint: {resume: allways}
 callbacks: [{on_trian_start: my_pkg.f}]
-loggers: [{type: json_lines, args: {evry: 1}}]
+loggers: [{type: tensorboard, args: {evry: 1}}]
 training: {max_epochs: null, grad_reduction: median}
 scaling: {num_workers: [3, 1]}
 run: {name: "a/b", storage_path: "${env:NO_SUCH_VARIABLE}"}
@@ -59,7 +59,7 @@ ANSWERS = (
     "line 12: lr_scheduler.args.step_size is invalid: StepLR needs this argument",
     "line 14: checkpoint.resume='allways' is invalid",
     "line 15: callbacks.0.on_trian_start='my_pkg.f' is invalid: unknown hook",
-    "line 16: loggers.0.args.evry=1 is invalid: json_lines takes no such argument",
+    "line 16: loggers.0.args.evry=1 is invalid: tensorboard takes no such argument",
     "line 17: training.max_epochs=None is invalid",
     "line 17: training.grad_reduction='median' is invalid",
     "line 18: scaling.num_workers=[3, 1] is invalid",
