@@ -258,8 +258,8 @@ class OpenGraph:
     ) -> Explanations:
         """Explains predictions of nodes, of edges or of links by neighbors and columns.
 
-        Each node or pair is explained in its own neighborhood, whose edges and columns PyG's
-        `torch_geometric.explain` masks. An edge is not part of its own explanation.
+        Each node or pair is explained in its own neighborhood, whose edges and columns are masked.
+        An edge is not part of its own explanation.
 
         Args:
             nodes: original ids of the predicted type.
