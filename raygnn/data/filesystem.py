@@ -214,15 +214,6 @@ def exists(uri: str | os.PathLike[str]) -> bool:
 
 
 @retried
-def file_size(uri: str | os.PathLike[str]) -> int | None:
-    fs, path = _fresh(uri)
-    try:
-        return int(fs.size(path))
-    except FileNotFoundError:
-        return None
-
-
-@retried
 def files_below(uri: str | os.PathLike[str]) -> dict[str, int]:
     """Current size of all files below a folder, by relative path; empty if it does not exist."""
     fs, path = _fresh(uri)

@@ -165,7 +165,7 @@ class _Explained:
         facts = [] if seed.rungs is None else list(seed.rungs.facts(self._label, num_kept))
         changed: list[Tensor | None] = [None, None]
         if outputs is not None:
-            edges, of_gnn, changed = self._explain_gnn(outputs, num_kept)
+            edges, of_gnn, changed = self._explain_gnn(num_kept)
             facts = [*of_gnn, *facts, *self._labels_around()]
         else:
             edges = np.empty(0, np.float32)
@@ -201,9 +201,7 @@ class _Explained:
         effect = float(margin(labels.double().cpu().numpy()[0], self._label, self._problem))
         yield Fact(LABELS, node_type, described, None, effect, effect != 0)
 
-    def _explain_gnn(
-        self, outputs: Tensor, num_kept: int
-    ) -> tuple[np.ndarray, list[Fact], list[Tensor | None]]:
+    def _explain_gnn(self, num_kept: int) -> tuple[np.ndarray, list[Fact], list[Tensor | None]]:
         """Importance of edges, facts of columns, and the outputs of the GNN with only the
         explanation and without it.
         """
