@@ -334,7 +334,7 @@ class EncoderTask(Task[BatchT]):
         env, encoder = self.env, self.model.encoder
         assert isinstance(encoder, GraphEncoder)
         rows = SeedRows("rows", node_type, len(nodes), nodes, times, None, None, {})
-        alone = {"shuffle": False, "classes": None, "samples": None, "rank": 0, "world_size": 1}
+        alone = {"shuffle": False, "samples": None, "rank": 0, "world_size": 1}
         options = {**self.loader_options(split), **alone}
         options["sampler"] = self.sampler(split, options["graph"], is_disjoint=True)
         seeds = np.arange(len(nodes))

@@ -133,8 +133,10 @@ def test_explanations_are_the_planted_cause(planted, explained):
 
 
 def test_an_explanation_keeps_more_of_the_score_than_a_random_one(planted, explained, monkeypatch):
-    rng, found = np.random.default_rng(0), explanations._relative
-    monkeypatch.setattr(explanations, "_relative", lambda values: rng.permutation(found(values)))
+    rng, of = np.random.default_rng(0), explanations._Explained
+    edges, columns = of._edge_importance, of._effects
+    monkeypatch.setattr(of, "_edge_importance", lambda *args: rng.permutation(edges(*args)))
+    monkeypatch.setattr(of, "_effects", lambda *args: rng.permutation(columns(*args)))
     model = raygnn.load(planted.run)
     random = model.explain(planted.graph, NODES, num_edges=NUM_CAUSES, num_columns=1)
     ours, others = (
