@@ -84,9 +84,11 @@ def test_a_finished_run_is_not_run_again(capsys, config, tmp_path):
 def test_overwriting_a_run_leaves_what_others_have_written(capsys, config, tmp_path):
     shared = tmp_path / "shared"
     outputs = [f"--run.{key}={shared / key}" for key in ("model_uri", "logs_uri")]
+    outputs.append("--loggers=[tensorboard]")
     assert _status(capsys, config, *outputs)[0] == 0
     ours = {path for path in shared.rglob("*") if path.is_file()}
     assert {path.name for path in ours} >= {"model.safetensors", "model.json"}
+    assert any("tfevents" in path.name for path in ours)
     others = [shared / "model_uri" / "other.safetensors", shared / "logs_uri" / "notes" / "a.txt"]
     for path in others:
         path.parent.mkdir(exist_ok=True)
