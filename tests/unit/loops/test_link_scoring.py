@@ -9,7 +9,7 @@ import torch
 from raygnn.data.links.supervision import KnownLinks, KnownPositives, SupervisionEdges
 from raygnn.loops.tasks.link_prediction.scoring import LinkScoring
 from raygnn.losses import Candidates
-from raygnn.models.decoders import Cosine, DistMult, InnerProduct
+from raygnn.models.decoders import DistMult, InnerProduct
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborSampler
 from raygnn.sampling.link_loader import LinkLoader, LinkPlan
 from tests.small_graph import NODE, random_graph
@@ -110,7 +110,7 @@ def test_nothing_is_read_on_the_host(is_joint):
     assert scores.mask.shape == scores.candidate.shape
 
 
-@pytest.mark.parametrize("decoder", [InnerProduct(32), Cosine(32), DistMult(32)])
+@pytest.mark.parametrize("decoder", [InnerProduct(32), DistMult(32)])
 def test_nodes_with_equal_rows_tie_in_evaluation(decoder):
     """Scores that differ in the last bit would rank all links first, or all last."""
     links, known = _links(1)
