@@ -178,7 +178,7 @@ class _Fitting:
             if (edge_type[0], edge_type[2]) == (first[0], into[2]) and direct is not None:
                 known = (direct.targets >= 0) & (one.targets >= 0)
                 same = two.targets[one.targets[known]] == direct.targets[known]
-                if np.mean(same) > _ALL:
+                if len(same) and np.mean(same) > _ALL:
                     return True
         return False
 

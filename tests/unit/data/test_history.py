@@ -183,6 +183,31 @@ def test_both_people_of_a_loan_have_the_events_of_their_other_loans(tmp_path: Pa
             assert column[row] == np.count_nonzero(known)
 
 
+@pytest.mark.parametrize("is_same", [True, False])
+def test_events_that_refer_to_the_entity_themselves_are_read_once(
+    tmp_path: Path, is_same: bool
+) -> None:
+    """Tests of a stay name the patient of the stay, or who paid for them."""
+    rng, stays, tests = np.random.default_rng(6), np.arange(80), np.arange(300)
+    patient, stay = rng.integers(0, 20, len(stays)), rng.integers(0, len(stays), len(tests))
+    payer = patient[stay] if is_same else rng.integers(0, 20, len(tests))
+    nodes = {
+        "patient": node_rows(np.arange(20), {"x": rng.random((20, 1), np.float32)}),
+        "stay": node_rows(stays, time=stays % 20),
+        "test": node_rows(tests, {"x": rng.random((300, 1), np.float32)}, time=20 + tests % 20),
+    }
+    edges = {
+        ("stay", "of", "patient"): edge_rows(stays, patient),
+        ("test", "during", "stay"): edge_rows(tests, stay),
+        ("test", "for", "patient"): edge_rows(tests, payer),
+    }
+    bundle = ingest_tables(tmp_path, GraphTables(nodes, edges), reverse_edges=True)
+    spec = fit_history(bundle, "patient", "x", np.arange(20), np.full(20, 30))
+    paths = {tuple(relation for _, relation, _ in events.path) for events in spec.events}
+    assert {("of",), ("for",)} <= paths
+    assert (("during", "of") in paths) is not is_same
+
+
 def test_few_ends_are_categories_by_id_in_any_order_of_their_table(tmp_path: Path) -> None:
     rng, days = np.random.default_rng(0), np.arange(200) // 4
     user, shop = rng.integers(0, _USERS, 200), rng.integers(0, _SHOPS, 200)
