@@ -174,8 +174,9 @@ class _Fitting:
         if one is None or two is None:
             return False
         for edge_type in self.bundle.edge_types:
-            direct = self.arrays.reference(edge_type)
-            if (edge_type[0], edge_type[2]) == (first[0], into[2]) and direct is not None:
+            if (edge_type[0], edge_type[2]) != (first[0], into[2]):
+                continue
+            if (direct := self.arrays.reference(edge_type)) is not None:
                 known = (direct.targets >= 0) & (one.targets >= 0)
                 same = two.targets[one.targets[known]] == direct.targets[known]
                 if len(same) and np.mean(same) > _ALL:
