@@ -65,9 +65,7 @@ def test_rank_0_dies_in_a_checkpoint_and_ray_starts_it_again(
     death = {"rank": 0, "file": r"/manifest\.json$", "skip": 1}
     command, environment = _start(tmp_path, small_tables, death)
     arm(tmp_path / "ranks")
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=240, check=False
-    )
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not (tmp_path / "ranks" / "armed").exists()
     assert re.search(r"warning: rank 0 died \(process \d+ on .*\)\. Training starts", done.stdout)
@@ -82,9 +80,7 @@ def test_a_worker_dies_that_trains_several_tasks(
     death = {"rank": 1, "batch": 13}
     command, environment = _start(tmp_path, small_tables, death, several_tasks)
     arm(tmp_path / "ranks")
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=240, check=False
-    )
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"warning: rank 1 died \(process \d+ on .*\)\. Training starts", done.stdout)
     assert "resumed from step-" in done.stdout
@@ -99,9 +95,7 @@ def test_the_driver_dies_in_a_validation_and_is_started_again(
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         (tmp_path / "ranks" / "pids").write_text(str(process.pid))
-        assert process.wait(timeout=240) == -9, (tmp_path / "log").read_text()
-    again = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=240, check=False
-    )
+        assert process.wait() == -9, (tmp_path / "log").read_text()
+    again = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stdout + again.stderr
     assert_equal_outcomes(tmp_path / "run", straight(2, _SETTINGS))
