@@ -43,18 +43,6 @@ def _status(capsys, *arguments: object) -> tuple[int, str]:
     return status, capsys.readouterr().err
 
 
-def test_a_run_returns_0_and_leaves_its_outputs(capsys, config, tmp_path):
-    status, err = _status(capsys, config)
-    assert (status, err) == (0, "")
-    folder = tmp_path / "runs" / "run"
-    metrics = json.loads((folder / "metrics.json").read_text())
-    assert 0 <= metrics["test/accuracy"] <= 1
-    saved = yaml.safe_load((folder / "config.yaml").read_text())
-    assert saved["sampling"]["fanouts"] == [4, 3]
-    names = {path.name for path in folder.iterdir()}
-    assert {"model.safetensors", "history.jsonl", "checkpoints", "run.json"} <= names
-
-
 def _num_held() -> int:
     return sum(type(found) in (Engine, Bundle) for found in gc.get_objects())
 
@@ -69,16 +57,6 @@ def test_a_run_leaves_no_graph_and_no_weights_in_memory(config):
         assert _num_held() == before
     finally:
         gc.enable()
-
-
-def test_a_finished_run_is_not_run_again(capsys, config, tmp_path):
-    assert _status(capsys, config)[0] == 0
-    before = (tmp_path / "runs" / "run" / "metrics.json").read_bytes()
-    status, err = _status(capsys, config)
-    assert status == 2
-    assert "that run has finished. Set run.overwrite to true" in err
-    assert (tmp_path / "runs" / "run" / "metrics.json").read_bytes() == before
-    assert _status(capsys, config, "--run.overwrite", "true")[0] == 0
 
 
 def test_overwriting_a_run_leaves_what_others_have_written(capsys, config, tmp_path):
@@ -227,36 +205,15 @@ def test_sys_exit_before_training_is_a_failure(capsys, config):
     assert (status, err) == (1, "failed: the code of the run called sys.exit(0)\n")
 
 
-def test_a_seed_that_no_generator_takes(capsys, config):
-    status, err = _status(capsys, config, "--seed", "99999999999999999999")
-    assert status == 2
-    assert "seed is invalid: " in err
-    assert "99999999999999999999 is beyond 64 bits" in err
-
-
-def test_an_unfinished_run_of_another_config_is_refused(capsys, config, tmp_path):
-    folder = tmp_path / "runs" / "run"
-    folder.mkdir(parents=True)
-    start = {"time": "2026-01-01T00:00:00+00:00", "num_workers": 1}
-    state = {"status": "running", "fingerprint": "another", "raygnn": "0", "starts": [start]}
-    (folder / "run.json").write_text(json.dumps(state))
-    status, err = _status(capsys, config)
-    assert status == 2
-    assert "an unfinished run of another config is there" in err
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["--modle.type", "GCN"], "Did you mean model"),
-        (["--model.type", "GraphSAEG"], "GraphSAGE"),
         (["--data.uri", "nowhere"], "nowhere"),
         (["--data!"], "the config has no graph"),
         (["--task.args.label", "z"], "task.args.label='z' is invalid"),
         (["--task.args.target", "user"], "task.args.target='user' is invalid"),
         (["--task.args.feature", "z"], "task.args.feature='z' is invalid"),
         (["--task.args.problem", "ranking"], "task.args.problem='ranking' is invalid"),
-        (["--task.args.lable", "y"], "lable"),
         (["--checkpoint.resume", "must"], "resume-no-run"),
         (
             ["--checkpoint.resume", "no/where"],
@@ -267,8 +224,6 @@ def test_an_unfinished_run_of_another_config_is_refused(capsys, config, tmp_path
             "is invalid: it has no complete checkpoint",
         ),
         (["--scaling.use_gpu", "true"], "scaling.use_gpu=True is invalid"),
-        (["--model.args.num_layers", "3"], "num_layers"),
-        (["--early_stopping", "{monitor: val/hits, mode: max}"], "monitor='val/hits'"),
     ],
 )
 def test_wrong_input_is_told_before_anything_is_written(

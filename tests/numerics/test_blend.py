@@ -164,20 +164,6 @@ def test_new_nodes_are_predicted_as_if_the_tables_had_them(
     assert np.ptp(whole["probability"][:, 1]) > 0.3
 
 
-def test_rows_do_not_see_their_future(run: tuple[Any, str], shop: Shop, tmp_path: Path) -> None:
-    result, graph = run
-    day = int(ASKED[3])
-    other = shop.after(day, np.random.default_rng(1)).write(tmp_path / "other", _labels(shop))
-    rows = {"id": np.arange(NUM_USERS), "time": dates(np.full(NUM_USERS, day))}
-    found = [
-        raygnn.load(str(result.path))
-        .open(uri, exact=False)
-        .predict(rows=rows, what="probabilities")
-        for uri in (graph, other)
-    ]
-    assert np.array_equal(found[0]["probability"], found[1]["probability"])
-
-
 def test_python_command_and_server_explain_alike(
     run: tuple[Any, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

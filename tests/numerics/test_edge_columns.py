@@ -167,29 +167,6 @@ def test_training_goes_end_to_end_and_evaluates_exactly(
     assert task == "node_classification" or 0 < metrics["test/full_mrr"] <= 1
 
 
-@pytest.mark.slow
-def test_what_the_edges_say_is_learnt(tmp_path, graphs):
-    """Which neighbors are of the own class, only edges tell."""
-    scores = {}
-    for name, args in {"with": {"edge_weight": "weight"}, "without": {}}.items():
-        config = _config(tmp_path / name, graphs["one"], "GCN", **args)
-        config["sampling"]["fanouts"] = [-1]
-        config["metrics"], config["training"]["max_epochs"] = [{"type": "accuracy"}], 20
-        config["optimizer"] = {"type": "Adam", "args": {"lr": 0.05}}
-        config["data"]["uri"] = graphs["one"]
-        config["task"]["args"]["label"] = "y"
-        scores[name] = raygnn.train.fit(config).metrics["test/accuracy"]
-    assert scores["with"] >= scores["without"]
-
-
-def test_a_module_of_ones_own_gets_what_its_forward_names(tmp_path, graphs):
-    config = _config(tmp_path, graphs["one"], "tests.user_code.NeedsEdgeWeights")
-    config["model"]["args"] = {}
-    config["training"]["max_epochs"] = 1
-    result = raygnn.train.fit(config, allow_modules=["tests"])
-    assert np.isfinite(result.metrics["test/loss"])
-
-
 @pytest.mark.parametrize(
     ("model", "model_args", "args", "message"),
     [
@@ -247,19 +224,3 @@ def test_features_of_other_edge_types(tmp_path, graphs):
     config["model"]["args"].update(conv="GINE", edge_dims={"item__of__user": 7})
     with raises("model-edge-dim", "item__of__user=7"):
         raygnn.train.fit(config)
-
-
-def test_an_own_module_that_lacks_its_column(tmp_path, graphs):
-    rng = np.random.default_rng(0)
-    nodes = node_rows(np.arange(9), {"x": np.eye(9, dtype=np.float32)}, {"y": np.arange(9) % 3})
-    edges = edge_rows(*rng.integers(0, 9, (2, 30)))
-    tables = GraphTables({"node": nodes}, {("node", "to", "node"): edges})
-    uri = write_tables(tables, str(tmp_path / "tables"))
-    for model, message in {
-        "tests.user_code.NeedsEdgeWeights": r"needs edge_weight",
-        "GINE": r"'edge_attr'.*\[task-edge-column-unknown\]",
-    }.items():
-        config = _config(tmp_path / model, uri, model)
-        config["model"]["args"] = {}
-        with pytest.raises(Exception, match=message):
-            raygnn.train.fit(config, allow_modules=["tests"])

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -172,35 +171,3 @@ def test_more_negatives_than_nodes_and_it_says_so(graph, tmp_path, capfd):
     )
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert 0 < metrics["test/mrr"] <= 1
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"sampling__fanouts": {"user__buys__item": [3, 2]}},
-            "sampling.fanouts.user__buys__item is invalid: no such edge type. Set it for "
-            "user__sees__item, ",
-        ),
-        (
-            {"model": {"type": "GraphSAGE", "args": {"hidden_channels": 8}}},
-            "it takes one node type and one edge type, and the graph has 3 and 4. Set",
-        ),
-        ({"task__args__full_ranking": [41]}, "41 is larger than the number of candidates, 40"),
-    ],
-)
-def test_wrong_input_is_told_before_training(graph, tmp_path, capfd, changes, message):
-    status, _, wrong = _train(capfd, _config(tmp_path, graph, **changes), tmp_path)
-    assert status == 2
-    assert message in wrong
-    assert not (tmp_path / "run" / "history.jsonl").exists()
-
-
-def test_a_target_type_without_nodes(tmp_path, capfd):
-    folder = Path(write_tables(_tables(), str(tmp_path / "tables"))).parent
-    for part in ("nodes/item", "edges/sees"):
-        for shard in (folder / part).glob("*.parquet"):
-            pq.write_table(pq.read_table(shard).slice(0, 0), shard)
-    status, _, wrong = _train(capfd, _config(tmp_path, str(folder)), tmp_path)
-    assert status == 2
-    assert "node_types.item: no rows in nodes/item/part-00000-of-00001.parquet. Write" in wrong

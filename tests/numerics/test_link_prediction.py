@@ -112,18 +112,10 @@ def test_variants_train(tmp_path, graph):
     ("text", "message"),
     error_cases(
         """
-task: {edge_type: a__b__c}
-    task-edge-type-unknown | a__b__c
 task: {edge_type: []}
     task-edge-type-unknown
-task: {labels: true}
-    links-label-edges-missing
 task: {num_random_negatives: 0}, losses: [bpr]
     task-no-negatives
-task: {feature: z}
-    task-feature-unknown | z
-data__splits: {type: per_class}
-    split-links-per-class
 losses: [{type: retrieval, args: {candidates: global}}, bpr]
     loss-candidates-mixed
 task: {logq_correction: true}, losses: [bpr]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -153,29 +152,6 @@ def test_labels_of_test_nodes_are_never_read(run: Any, tmp_path: Path) -> None:
     for name in (TREES_FILE, "model.safetensors"):
         files = [Path(result.path) / name for result in (run, other)]
         assert files[0].read_bytes() == files[1].read_bytes()
-
-
-@pytest.mark.slow
-def test_a_run_that_goes_on_has_the_same_model(run: Any, tmp_path: Path) -> None:
-    for num_epochs in (1, 2):
-        config = _config(tmp_path, _graph(run), training__max_epochs=num_epochs)
-        again = raygnn.train.fit(config)
-    assert again.metrics["resumed_from"] is not None
-    for name in (TREES_FILE, "model.safetensors"):
-        files = [Path(result.path) / name for result in (run, again)]
-        assert files[0].read_bytes() == files[1].read_bytes()
-    specs = [json.loads((Path(r.path) / "model.json").read_text())["nodes"] for r in (run, again)]
-    assert specs[0]["blend"] == specs[1]["blend"]
-
-
-def test_without_the_blend_the_gnn_alone_predicts(run: Any, tmp_path: Path) -> None:
-    task = {"type": "node_classification", "args": {"blend": False}}
-    alone = _train(tmp_path, _tables(), task=task)
-    assert "rungs" not in alone.metrics
-    assert "baseline/lightgbm/test/accuracy" not in alone.metrics
-    assert alone.metrics["test/accuracy"] == run.metrics["baseline/gnn/test/accuracy"]
-    weights = [Path(each.path) / "model.safetensors" for each in (alone, run)]
-    assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
 def test_random_labels_are_at_chance(tmp_path: Path) -> None:

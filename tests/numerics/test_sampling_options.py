@@ -7,7 +7,6 @@ import pytest
 
 import raygnn.train
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
-from tests.errors import raises
 from tests.small_runs import small_config
 
 
@@ -64,12 +63,6 @@ def test_without_them_all_neighbors_are_seen(tmp_path, graph):
     config["sampling"] = {"fanouts": [4]}
     metrics = raygnn.train.fit(config, allow_modules=["tests"]).metrics
     assert metrics["test/accuracy"] < 0.7
-
-
-def test_a_column_of_times_that_is_not_there(tmp_path, graph):
-    sampling = {"fanouts": [4], "temporal": {"column": "t"}}
-    with raises("sampling-time-column", "t"):
-        raygnn.train.fit(_config(tmp_path, graph) | {"sampling": sampling}, allow_modules=["tests"])
 
 
 def test_exact_evaluation_takes_all_neighbors_up_to_the_time_of_the_seed(tmp_path, graph):

@@ -161,16 +161,6 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, small_tables):
         _fit(tmp_path, small_tables, model={"type": "tests.user_code.Exploding"})
 
 
-def test_exact_evaluation_needs_layers(tmp_path, small_tables):
-    with raises("model-not-layerwise", "training.eval='exact'"):
-        _fit(
-            tmp_path,
-            small_tables,
-            model={"type": "tests.user_code.PlainPyG"},
-            training__eval="exact",
-        )
-
-
 def test_a_refused_config_does_not_overwrite_the_run(tmp_path, small_tables):
     own = {"model": {"type": "tests.user_code.PlainPyG"}, "run__overwrite": True}
     (tmp_path / "run").mkdir()

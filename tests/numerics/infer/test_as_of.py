@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +20,15 @@ from raygnn.models.exact import ExactOptions
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborLoader, NeighborSampler
 from raygnn.sampling.temporal import Temporal
-from raygnn.serving.answers import Answers
-from raygnn.serving.messages import TopK
-from tests.errors import raises
 from tests.folders import contents
 from tests.numerics.infer.conftest import (
     DAY,
-    NUM_BUYS,
     NUM_ITEMS,
-    NUM_USERS,
     Trained,
     timed_shop,
     write_shop,
 )
-from tests.numerics.infer.test_nodes import EXACT, SAMPLED, _call, read
+from tests.numerics.infer.test_nodes import EXACT, SAMPLED, read
 from tests.small_graph import EDGE, NODE, random_graph
 
 ALL = ["--sampling.fanouts", "[-1, -1]"]
@@ -135,21 +129,6 @@ def test_the_nodes_of_links_are_encoded_at_the_latest_time(temporal_links, tmp_p
         assert found[0].manifest["as_of"] == latest
 
 
-@pytest.mark.parametrize("how", [EXACT, SAMPLED], ids=["exact", "sampled"])
-def test_any_number_of_ranks_writes_the_same_files(ranks, temporal_labels, tmp_path, how):
-    """Other tables and moments: see test_nodes.py and test_trained_model.py."""
-    overrides = ["--data.uri", temporal_labels.graph, "--scaling.num_workers", "0", *how]
-    overrides += ["--loader.eval_batch_size", "16"]
-    args = {"rows_per_file": 70, "chunk_size": 90, "as_of": "1970-02-20"}
-    found = []
-    for size in (1, 2):
-        out = str(tmp_path / str(size))
-        ranks.run(_call, size, "predict", temporal_labels, out, overrides, args)
-        found.append(contents(tmp_path / str(size), "*.parquet"))
-    assert len(found[0]) > 2
-    assert found[0] == found[1]
-
-
 def test_known_links_are_those_of_that_time(temporal_links, tmp_path):
     """A purchase after the day can still be recommended, one before it cannot."""
     _, shop = timed_shop()
@@ -166,57 +145,6 @@ def test_known_links_are_those_of_that_time(temporal_links, tmp_path):
     every = {(anchor, item) for anchor in anchors for item in range(NUM_ITEMS)}
     assert offered == every - bought
     assert found.manifest["as_of"] == day * DAY
-
-
-def test_a_server_ranks_as_of_the_time_of_a_request(temporal_links, tmp_path):
-    """As raygnn.infer writes it; requests for another time and for the end are others."""
-    graph, anchors = temporal_links.graph, [0, 5]
-    overrides = ["--data.uri", graph, "--scaling.num_workers", "0", *EXACT]
-    found = raygnn.infer.top_k(
-        temporal_links.run, tmp_path, 4, anchors, overrides, as_of="1970-03-02"
-    )
-    answers = Answers(raygnn.load(temporal_links.run, EXACT), graph)
-    bodies = ({"time": "1970-03-02"}, {"time": "1970-02-01"}, {}, {"time": "1980-01-01"})
-    as_of, earlier, now, late = (
-        TopK.parse(json.dumps({"anchors": anchors, "k": 4, **body}).encode()) for body in bodies
-    )
-    rows, *others = answers.answer([as_of, earlier, now])
-    expected = read(found, "neighbors")
-    assert [row["neighbor_id"] for row in rows] == expected["neighbor_id"].tolist()
-    np.testing.assert_allclose([row["score"] for row in rows], expected["score"], rtol=1e-5)
-    for other in others:
-        assert [row["score"] for row in other] != [row["score"] for row in rows]
-    (of_late,) = answers.answer([late])
-    assert of_late.notes[0].startswith("the latest time of the rows is 1980-01-01")
-    assert rows.notes == []
-
-
-def test_a_model_of_links_is_as_good_as_its_test_says(temporal_links, tmp_path):
-    """Test purchases against random items, by embeddings as of the start of the test period."""
-    _, shop = timed_shop()
-    start = int(np.sort(shop["day"])[int(0.8 * NUM_BUYS)])
-    found = _predict(temporal_links, tmp_path, EXACT, as_of=(start - 1) * DAY)
-    rows = {name: read(found, name)["embedding"] for name in ("user", "item")}
-    test = shop["day"] >= start
-    scores = rows["user"][shop["user"][test]] @ rows["item"].T
-    positive = scores[np.arange(len(scores)), shop["item"][test]][:, None]
-    known = np.zeros((NUM_USERS, NUM_ITEMS), bool)
-    known[shop["user"], shop["item"]] = True
-    others = ~known[shop["user"][test]]
-    auc = ((positive > scores) + 0.5 * (positive == scores))[others].mean()
-    assert temporal_links.metrics["test/auc"] > 0.75
-    assert abs(auc - temporal_links.metrics["test/auc"]) < 0.07
-
-
-def test_a_model_of_labels_is_as_good_as_its_test_says(temporal_labels, tmp_path):
-    _, shop = timed_shop()
-    start = int(np.sort(shop["born"])[int(0.8 * NUM_USERS)])
-    found = read(_predict(temporal_labels, tmp_path, SAMPLED, as_of=start * DAY), "user")
-    test = shop["born"] >= start
-    predicted = found["prediction"][np.argsort(found["id"])]
-    accuracy = (predicted == shop["taste"])[test].mean()
-    assert temporal_labels.metrics["test/accuracy"] > 0.7
-    assert abs(accuracy - temporal_labels.metrics["test/accuracy"]) < 0.12
 
 
 @pytest.mark.parametrize(
@@ -241,8 +169,3 @@ def test_what_is_not_a_time_is_refused(capsys, temporal_links, tmp_path, as_of, 
     assert raygnn.infer.main(arguments) == 2
     assert rule in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-def test_a_model_that_reads_no_times_has_no_moment(temporal_links, tmp_path):
-    with raises("infer-as-of-unread"):
-        _predict(temporal_links, tmp_path / "out", ["--sampling.temporal", "null"], as_of=5)

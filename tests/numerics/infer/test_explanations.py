@@ -409,8 +409,6 @@ def test_options_are_checked(planted):
     model = raygnn.load(planted.run)
     with raises("explain-number", "num_edges"):
         model.explain(planted.graph, NODES, num_edges=0)
-    with raises("infer-ids-unknown", "nobody"):
-        model.explain(planted.graph, ["nobody"])
 
 
 def test_the_commands_of_the_page_write_tables(planted, tmp_path, monkeypatch, capsys):
@@ -447,7 +445,6 @@ def test_the_lines_of_python_on_the_page_run(planted, tmp_path, monkeypatch):
     [
         ("", "command-model-missing"),
         ("runs/x --nodes 1 --out o", "explain-option-missing"),
-        ("runs/x --graph g --nodes 1 --out o --edges 0", "explain-number"),
     ],
 )
 def test_what_is_missing_on_the_command_line_is_named(arguments, id, capsys):

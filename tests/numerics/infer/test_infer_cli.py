@@ -95,12 +95,6 @@ def test_model_and_out_are_needed(capsys, link_model):
     assert "--out is missing" in _status(capsys, link_model.run)[1]
 
 
-def test_a_node_model_predicts_its_own_type_and_scores_by_embeddings(node_model, tmp_path):
-    graph = ["--data.uri", node_model.graph, "--scaling.num_workers", "0"]
-    with raises("infer-score-no-decoder"):
-        raygnn.infer.top_k(node_model.run, tmp_path, 1, ["n001"], graph, score="decoder")
-
-
 def _copy(trained: Trained, folder: Path, *names: str) -> Path:
     folder.mkdir()
     for name in names:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from safetensors.torch import load_file
 import raygnn.infer
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, NodeRows, write_tables
 from raygnn.loops.tasks.label_task import prediction_columns, probability_columns
 from raygnn.loops.tasks.node_classification.target import NodeOutput
 from raygnn.models import GraphSAGE
@@ -99,28 +97,6 @@ def _encoded(trained: Trained, x: torch.Tensor, block: Block) -> np.ndarray:
     return encoder.eval()(x, [block, block]).detach().numpy()
 
 
-@pytest.mark.parametrize("overrides", [EXACT, SAMPLED])
-def test_features_are_standardised_as_in_training_on_any_graph(node_model, tmp_path, overrides):
-    """A part of the graph beside nodes of another scale: nothing is fitted to what is there."""
-    table = pq.read_table(Path(node_model.plain_graph) / "nodes" / "node")
-    edges = pq.read_table(Path(node_model.plain_graph) / "edges" / "to")
-    wide = np.frombuffer(table.column("x").combine_chunks().buffers()[1], np.float32)
-    far = (1e4 * wide[: 60 * 6]).tobytes()
-    x = pa.FixedSizeBinaryArray.from_buffers(pa.binary(24), 60, [None, pa.py_buffer(far)])
-    others = pa.table({"id": [f"far-{i}" for i in range(60)], "x": x})
-    tables = GraphTables(
-        {"node": NodeRows(pa.concat_tables([table, others]), "id", {"x": "x"})},
-        {("node", "to", "node"): EdgeRows(edges, "source", "target")},
-    )
-    graph = str(Path(write_tables(tables, str(tmp_path / "graph"))).parent)
-    among_others = replace(node_model, plain_graph=graph)
-    found = read(predict(among_others, tmp_path / "a", overrides, what="embeddings"), "node")
-    alone = read(predict(node_model, tmp_path / "b", overrides, what="embeddings"), "node")
-    by_id = dict(zip(found["id"], found["embedding"], strict=True))
-    kept = np.stack([by_id[id_] for id_ in alone["id"]])
-    assert np.allclose(kept, alone["embedding"], atol=1e-6)
-
-
 def _call(name: str, trained: Trained, out: str, overrides: list[str], args: dict) -> None:
     raygnn.infer.__dict__[name](trained.run, out, overrides=overrides, **args)
 
@@ -171,17 +147,6 @@ def test_the_manifest_says_what_is_there(node_model, tmp_path):
         path = tmp_path / "out" / file["file"]
         assert path.stat().st_size == file["num_bytes"]
         assert pq.read_metadata(path).num_rows == file["num_rows"]
-
-
-def test_outputs_may_go_to_any_store(node_model, tmp_path):
-    import fsspec
-
-    written = predict(node_model, "memory://infer/out", what="embeddings")
-    names = sorted(fsspec.filesystem("memory").find("/infer/out"))
-    assert names == ["/infer/out/_manifest.json", "/infer/out/node/part-00000-of-00001.parquet"]
-    predict(node_model, "memory://infer/out", rows_per_file=100, overwrite=True)
-    assert len(fsspec.filesystem("memory").find("/infer/out")) == 3
-    assert written.table_uri("node") == "memory://infer/out/node"
 
 
 def _output(problem: str, num_outputs: int, names: tuple[str, ...] | None = None) -> NodeOutput:

@@ -96,15 +96,6 @@ def test_scores_and_neighbors_are_of_the_new_embeddings(grown):  # noqa: F811
     assert pairs[0]["score"] == pytest.approx(float(anchors[0] @ anchors[1]), rel=1e-4)
 
 
-def test_python_gives_the_same(grown):  # noqa: F811
-    trained, new, _ = grown
-    model, rows = raygnn.load(trained.run), rows_of(new)
-    answers = Answers(model, trained.graph, precomputed=True)
-    with model.extended(trained.graph, rows.nodes, rows.edges) as graph:
-        every = graph.predict().arrow.to_pylist()
-    assert every == answer(answers, Predict(nodes=NEW, new=rows))
-
-
 def refused(answers: Answers, question: Question) -> str:
     (found,) = answers.answer([question])
     assert isinstance(found, Refused), found

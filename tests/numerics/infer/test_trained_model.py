@@ -226,7 +226,7 @@ def test_targets_of_a_regression_are_in_their_unit(tmp_path):
     assert one["prediction"][0] == pytest.approx(found["prediction"][7], rel=1e-6)
 
 
-def test_what_is_wrong_is_told(node_model, link_model, tmp_path):
+def test_what_is_wrong_is_told(node_model, link_model):
     model, links = raygnn.load(node_model.run), raygnn.load(link_model.run)
     with raises("infer-ids-unknown", "'node'", "nope"):
         model.predict(node_model.plain_graph, ["nope", "n001"])
@@ -236,14 +236,8 @@ def test_what_is_wrong_is_told(node_model, link_model, tmp_path):
         model.predict(node_model.plain_graph, [1])
     with raises("model-node-type-missing", "user"):
         links.embed(node_model.plain_graph, node_type="user")
-    with raises("infer-what-links"):
-        links.predict(link_model.graph)
     with raises("model-node-type-open", "user", "item"):
         links.embed(link_model.graph)
-    with raises("infer-node-type-unknown", "shop"):
-        links.embed(link_model.graph, node_type="shop")
-    with raises("infer-what-unknown", "labels"):
-        model.predict(node_model.graph, what="labels")
     with raises("data-source-missing", node_model.graph):
         model.predict()
     with raises("infer-as-of-unread"):
@@ -257,10 +251,6 @@ def test_what_is_wrong_is_told(node_model, link_model, tmp_path):
             model.top_k(node_model.graph, ["n001"], **wrong)
     with raises("infer-score-no-decoder"):
         model.score(node_model.graph, [("n001", "n002")], score="decoder")
-    with raises("model-config-missing"):
-        raygnn.load(tmp_path)
-    with raises("infer-fixed-key"):
-        raygnn.load(node_model.run, ["--model.args.hidden_channels", "4"])
 
 
 def test_overrides_name_graph_and_reading(node_model):
