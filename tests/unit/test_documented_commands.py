@@ -1,4 +1,4 @@
-"""Every command line in the documentation has options and config keys that exist."""
+"""Command lines and configs in the documentation have options and keys that exist."""
 
 from __future__ import annotations
 
@@ -46,3 +46,19 @@ def test_options_and_keys_of_a_command_exist(name, line):
 def test_a_key_that_does_not_exist_is_noticed(line):
     with pytest.raises(ConfigError, match="unknown"):
         test_options_and_keys_of_a_command_exist("train", line)
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+CONFIG_PAGES = ("training", "neighborhoods", "models", "losses", "scaling", "link-prediction")
+BLOCKS = [
+    block
+    for page in CONFIG_PAGES
+    for block in re.findall(r"```yaml\n(.*?)```", (DOCS / f"{page}.md").read_text(), re.DOTALL)
+]
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.partition(":")[0])
+def test_a_block_loads(block, tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(block)
+    load_config(str(path), allow_modules=["my_pkg"])

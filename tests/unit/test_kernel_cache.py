@@ -1,8 +1,10 @@
-"""Numba gets a place for its kernels where neither raygnn nor a home can be written."""
+"""What importing raygnn sets for numba and OpenMP."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -62,3 +64,21 @@ def test_no_place_at_all_is_left_to_numba(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "missing"))
     keep_kernels()
     assert "NUMBA_CACHE_DIR" not in os.environ
+
+
+PRINTS = (
+    "import os, sys; import raygnn; print('torch' in sys.modules, os.environ.get('GOMP_SPINCOUNT'))"
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")],
+)
+def test_threads_wait_briefly_unless_the_user_says_how(given, expected):
+    names = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    env = {name: value for name, value in os.environ.items() if name not in names} | given
+    done = subprocess.run(
+        [sys.executable, "-c", PRINTS], env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["False", expected]

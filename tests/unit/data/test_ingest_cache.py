@@ -1,4 +1,4 @@
-"""When a bundle is reused, built again, waited for, or thrown away."""
+"""When a bundle is reused, built again, waited for, or thrown away; folders that are built."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import pytest
 
 from raygnn.data.arrays import create_array, open_array
 from raygnn.data.bundle import Bundle
-from raygnn.data.cache import CACHE_VARIABLE
+from raygnn.data.cache import CACHE_VARIABLE, building
 from raygnn.data.ingest import scan, sort_edges
 from raygnn.data.ingest.build_bundle import IngestOptions, bundle_folder, ingest
 from raygnn.data.ingest.schedule import in_process
@@ -306,3 +306,26 @@ def test_small_tables_are_converted_in_this_process(graph, tmp_path, least_bytes
     bundle = ingest(graph, cache_dir=tmp_path / "cache", **options)
     assert bundle.num_nodes("n") == 50
     assert bool(labels) == is_scheduled
+
+
+def test_two_attempts_at_once_leave_one_whole_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "task"
+    with building(folder) as first:
+        (first / "result.json").write_text("first")
+        with building(folder) as second:
+            assert first != second
+            (second / "result.json").write_text("second")
+    assert (folder / "result.json").read_text() == "second"  # which was whole first
+    assert [path.name for path in tmp_path.iterdir()] == ["task"]
+
+
+def _fail(folder: Path) -> None:
+    with building(folder) as half:
+        (half / "half.npy").write_bytes(b"half")
+        raise ValueError("x")
+
+
+def test_an_attempt_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="x"):
+        _fail(tmp_path / "task")
+    assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""The whole ingest against a reference made of dicts and sorted lists."""
+"""The whole ingest against a reference made of dicts and sorted lists; its stable sort."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from raygnn.data import arrays
 from raygnn.data.bundle import Bundle
+from raygnn.data.edge_kernels import sort_stably
 from raygnn.data.ingest import pieces, sort_edges
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from tests.graph_writer import cut, write_graph
@@ -159,3 +160,22 @@ def test_undirected_option_is_directed_false(tmp_path: Path) -> None:
     assert bundle.reverse_of(_TYPE) == _TYPE
     # 0-1 is given both ways, 1-2 gains its reverse, the self-loop stays one edge.
     assert bundle.num_edges(_TYPE) == 5
+
+
+@pytest.mark.parametrize("num_items", [0, 1, 31, 32, 33, 64, 65, 100, 1000])
+@pytest.mark.parametrize("num_keys", [1, 7, 10_000])
+def test_it_is_numpys_stable_sort_of_a_part(num_items, num_keys):
+    rng = np.random.default_rng(num_items)
+    keys = rng.integers(0, num_keys, num_items + 10)
+    order = rng.permutation(num_items + 10)
+    expected = order.copy()
+    part = expected[5 : 5 + num_items]
+    part[:] = part[np.argsort(keys[part], kind="stable")]
+    sort_stably(order, 5, 5 + num_items, keys)
+    np.testing.assert_array_equal(order, expected)
+
+
+def test_a_sorted_part_stays():
+    order = np.arange(500)
+    sort_stably(order, 0, 500, np.arange(500) // 3)
+    np.testing.assert_array_equal(order, np.arange(500))

@@ -1,4 +1,4 @@
-"""Tables that raygnn writes for itself are whole, or they are written again."""
+"""Tables that raygnn writes for itself; bundles and folders that reach other nodes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import filelock
+import numpy as np
 import pytest
 import torch
 from torch_geometric.data import Data
@@ -15,9 +16,12 @@ import raygnn.train
 from raygnn.config import LoadedConfig, load_config
 from raygnn.data.bundle import Bundle
 from raygnn.errors import DataError
+from raygnn.outputs.run_start import open_run_folder
+from raygnn.runtime import ray_train
 from raygnn.runtime.data_source import open_bundle, open_trial_bundle, tables_uri
+from raygnn.runtime.node_bundle import _read_bundle
 from tests.errors import raises
-from tests.small_runs import small_config
+from tests.small_runs import small_bundle, small_config
 
 _DATA = {"synthetic": {"type": "planted_partition", "num_nodes": 60, "num_classes": 3, "seed": 0}}
 
@@ -117,3 +121,45 @@ def test_an_error_about_a_graph_in_memory_says_where_to_set_it(tmp_path: Path) -
         raygnn.train.fit(config, data=graph)
     assert "graph.yaml" in str(raised.value)
     assert "y labels" in raised.value.__notes__[0]
+
+
+def test_a_folder_that_is_not_the_drivers_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(ray_train, "_SEEN_WITHIN_S", 0.0)
+    folder = open_run_folder(load_config(small_config(tmp_path)), "run")
+    ray_train.check_folder_is_seen(folder, str(tmp_path))
+    (tmp_path / "run" / "run.json").unlink()
+    with raises("run-storage-not-shared"):
+        ray_train.check_folder_is_seen(folder, str(tmp_path))
+    # So does a folder of another start, as an earlier run may have left on that node.
+    open_run_folder(load_config(small_config(tmp_path)), "run")
+    with raises("run-storage-not-shared"):
+        ray_train.check_folder_is_seen(folder, str(tmp_path))
+
+
+def test_a_bundle_arrives_as_it_was(tmp_path, monkeypatch):
+    monkeypatch.setattr("raygnn.runtime.node_bundle._CHUNK_BYTES", 1000)
+    source = small_bundle(tmp_path).path
+    (source / "empty.npy").touch()
+    (source / "csr.lock").touch()
+    (source / ".building-csr").mkdir()
+    (source / ".building-csr" / "half.npy").write_bytes(b"half")
+    copy = tmp_path / "copy"
+    for name, content in _read_bundle(str(source)):
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        with (copy / name).open("ab") as file:
+            file.write(content)
+    assert _files(copy) == _files(source) - {"csr.lock", ".building-csr/half.npy"}
+    for name in _files(copy):
+        assert (copy / name).read_bytes() == (source / name).read_bytes()
+    assert Bundle.open(copy).num_nodes("node") == 300
+
+
+def _files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_pieces_are_what_ray_shares_without_copies(tmp_path):
+    (tmp_path / "a").write_bytes(b"abc")
+    assert [(name, type(piece)) for name, piece in _read_bundle(str(tmp_path))] == [
+        ("a", np.ndarray)
+    ]

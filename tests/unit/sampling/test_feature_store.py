@@ -13,6 +13,7 @@ from raygnn.data.bundle import SparseColumn
 from raygnn.data.standardization import ColumnScale
 from raygnn.sampling import LocalFeatureStore
 from raygnn.sampling.batch_assembler import gather_rows_for_device
+from raygnn.sampling.sparse_features import group_by_key
 from raygnn.sampling.stores import as_tensor, find_device_columns
 from raygnn.sampling.tensor_record import StoredRows
 from tests.errors import raises
@@ -219,3 +220,19 @@ def test_every_half_comes_out_as_the_float_of_its_value(dtype):
     found = _store(every, len(every)).gather(NODE, "x", np.arange(len(every)))
     assert np.array_equal(found, every.astype(np.float32), equal_nan=True)
     assert np.array_equal(np.signbit(found), np.signbit(every))
+
+
+@given(st.integers(1, 9), st.lists(st.integers(0, 8), max_size=60), st.integers(0, 3))
+def test_groups_are_those_of_a_stable_sort(num_keys: int, given_: list[int], skip: int) -> None:
+    keys = torch.tensor([key % num_keys for key in given_], dtype=torch.int64)
+    pair = torch.stack([keys, torch.arange(len(keys)) * 7 + 1])[:, skip:]  # rows of a longer one
+    keys, values = pair[0], pair[1]
+    order, grouped, ptr = group_by_key(keys, values, num_keys)
+    assert torch.equal(order, keys.sort(stable=True).indices)
+    assert torch.equal(grouped, values[order])
+    assert ptr.tolist() == [int((keys < key).sum()) for key in range(num_keys + 1)]
+
+
+def test_every_other_entry_of_a_tensor() -> None:
+    keys = torch.tensor([2, 0, 1, 0, 2, 0])[::2]
+    assert group_by_key(keys, keys + 10, 3).values.tolist() == [11, 12, 12]

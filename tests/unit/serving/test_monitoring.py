@@ -1,7 +1,8 @@
-"""Stability indices, metrics of answers by time, alarms, and Prometheus' text."""
+"""Recorded answers: stability indices, metrics by time, alarms, and Prometheus' text."""
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from dataclasses import replace
@@ -10,6 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from raygnn.serving.messages import AnsweredRows, Predict, Version
+from raygnn.serving.records import Recorder, read_records
 
 pytest.importorskip("fastapi")  # an extra
 from fastapi.testclient import TestClient
@@ -22,7 +26,6 @@ from raygnn.monitor import _read_labels
 from raygnn.serving.app import build_app
 from raygnn.serving.drift import stability_index
 from raygnn.serving.event_intake import EventIntake
-from raygnn.serving.messages import AnsweredRows, Predict
 from raygnn.serving.monitoring import (
     FIGURES,
     AnsweredRow,
@@ -32,7 +35,6 @@ from raygnn.serving.monitoring import (
     prometheus_text,
     served_metrics,
 )
-from raygnn.serving.records import Recorder
 from tests.errors import raises
 
 DASHBOARD = Path(__file__).parents[3] / "cluster" / "grafana.json"
@@ -189,3 +191,34 @@ def test_the_dashboard_shows_metrics_that_exist(tmp_path: Path):
     }
     assert shown <= known
     assert shown >= {*FIGURES, "raygnn_requests_total", "raygnn_log_position"}
+
+
+class _FullDisk(io.FileIO):
+    def write(self, line: bytes) -> int:  # type: ignore[override]
+        return super().write(line[: len(line) // 2])
+
+
+def _record(recorder: Recorder, node: int) -> None:
+    answer = AnsweredRows([{"id": node}], version=Version("model", "graph"))
+    recorder.record_question(Predict(nodes=[node]), answer)
+
+
+def test_answers_that_are_not_written_whole_are_left_out(tmp_path: Path, caplog):
+    path = str(tmp_path / "answers.jsonl")
+    recorder = Recorder(path)
+    _record(recorder, 1)
+    whole, recorder._file = recorder._file, _FullDisk(path, "a+b")
+    _record(recorder, 2)
+    assert "No space left on device" in caplog.text
+    recorder.close()
+    recorder._file = whole
+    _record(recorder, 3)
+    recorder.close()
+    with open(path, "ab") as file:  # killed
+        file.write(b"x" * 100_000)
+    assert len(list(read_records(path))) == 2
+    recorder = Recorder(path)
+    _record(recorder, 4)
+    recorder.close()
+    assert [record.rows[0]["id"] for record in read_records(path)] == [1, 3, 4]
+    Recorder(str(tmp_path / "empty")).close()
