@@ -1,11 +1,18 @@
-"""What takes seconds to import is imported where it is used, and not before."""
+"""What takes seconds to import, and what need not be installed, is imported where it is used."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import yaml
+
+import raygnn
+from tests.small_runs import small_config
 
 
 @pytest.mark.parametrize(
@@ -57,3 +64,64 @@ def test_loading_is_light() -> None:
     heavy, _, spent = done.stdout.strip().rpartition(" ")
     assert heavy == "[]"
     assert float(spent) < 2  # seconds of a processor; 0.15 on an idle machine
+
+
+_WITHOUT_RAY = """
+import sys
+sys.modules["ray"] = None  # as where it is not installed
+import raygnn.train
+result = raygnn.train.fit(sys.argv[1])
+assert result.metrics == result.return_value
+assert result.best_checkpoints[0][0].path.startswith(result.path)
+assert len(result.metrics_dataframe) == 2
+assert result.model is not None
+"""
+
+
+@pytest.mark.slow
+def test_fit_returns_its_result_where_ray_is_not_installed(
+    small_tables: str, tmp_path: Path
+) -> None:
+    config = small_config(tmp_path, scaling__num_workers=0, data={"uri": small_tables})
+    path = tmp_path / "train.yaml"
+    path.write_text(yaml.safe_dump(config))
+    subprocess.run([sys.executable, "-c", _WITHOUT_RAY, str(path)], check=True, timeout=300)
+
+
+ROOT = Path(__file__).parents[2]
+PLUG_INS = ("serving", "loops/tasks/self_supervised", "inference/explain")
+
+_WITHOUT_PLUG_INS = """
+import sys
+import raygnn
+import raygnn.train
+assert raygnn.__file__.startswith(sys.argv[1])
+result = raygnn.train.fit(sys.argv[2])
+assert result.metrics["test/accuracy"] > 0.5
+data = "--data.synthetic={type: planted_partition, num_nodes: 300}"
+assert len(raygnn.load(result.path, [data]).predict().to_pandas()) == 300
+"""
+
+
+@pytest.mark.slow
+def test_the_quickstart_trains_without_their_folders(tmp_path: Path) -> None:
+    source, copy = Path(raygnn.__file__).parent, tmp_path / "raygnn"
+    shutil.copytree(source, copy)
+    for folder in PLUG_INS:
+        shutil.rmtree(copy / folder)
+    config = yaml.safe_load((ROOT / "examples" / "quickstart.yaml").read_text())
+    config |= {
+        "data": {"synthetic": {"type": "planted_partition", "num_nodes": 300}},
+        "scaling": {"num_workers": 0},
+        "run": {"name": "run", "storage_path": str(tmp_path / "runs")},
+    }
+    config["training"] = config.get("training", {}) | {"max_epochs": 2}
+    path = tmp_path / "train.yaml"
+    path.write_text(yaml.safe_dump(config))
+    subprocess.run(
+        [sys.executable, "-c", _WITHOUT_PLUG_INS, str(tmp_path), str(path)],
+        check=True,
+        timeout=300,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )

@@ -1,4 +1,4 @@
-"""Baselines of labels are those of scikit-learn's dummies; the ladder of a run has all of them."""
+"""Baselines of labels are those of dummies of scikit-learn; the ladder of a run has them all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What edge and link prediction find to learn in a graph, and what they refuse."""
+"""What edge and link prediction find to learn, what they refuse, and factors of labels."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import pytest
 from raygnn.config import load_config
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.splits import Splits
 from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, edge_rows, node_rows
 from raygnn.inference.job import check_no_new_nodes
+from raygnn.loops.tasks.edge_prediction.label_factors import LabelFactors
 from raygnn.loops.tasks.edge_prediction.target import EdgeOutput, EdgeTarget, EdgeTargetArguments
 from raygnn.loops.tasks.link_prediction.target import LinkTarget, LinkTargetArguments
 from raygnn.loops.tasks.link_prediction.task import _cold_share
@@ -204,3 +206,55 @@ def test_new_nodes_are_expected_of_temporal_splits(splits, given, share):
     loaded = load_config({"data": {"uri": "x", "splits": splits}}, [])
     arguments = LinkTargetArguments.of({} if given is None else {"cold_share": given})
     assert _cold_share(arguments, loaded) == share
+
+
+def _split(num: int) -> Splits:
+    order = np.random.default_rng(1).permutation(num)
+    return Splits(*(np.sort(part) for part in np.split(order, [num * 8 // 10, num * 9 // 10])))
+
+
+def _errors(found: LabelFactors, labels: np.ndarray, splits: Splits) -> tuple[float, float, float]:
+    """Root mean squared errors on test edges: of the start, of biases, of the mean."""
+    sources, targets = (
+        rows[of[splits.test]] for rows, of in zip(found.rows, found.ends, strict=True)
+    )
+    start = found.mean + sources[:, 0] + targets[:, 0] + (sources * targets)[:, 1:].sum(axis=1)
+    guesses = (start, found.by_biases(splits.test), found.mean)
+    return tuple(np.sqrt(np.square(each - labels[splits.test]).mean()) for each in guesses)
+
+
+@pytest.mark.parametrize("is_low_rank", [True, False])
+def test_factors_are_used_where_they_help(is_low_rank):
+    rng = np.random.default_rng(0)
+    ends = np.stack([rng.integers(0, 150, 9000), rng.integers(0, 100, 9000)])
+    bias, factors = rng.normal(size=150), (rng.normal(size=(150, 2)), rng.normal(size=(100, 2)))
+    labels = 3 + bias[ends[0]] + rng.normal(0, 0.5, 9000)
+    if is_low_rank:
+        labels += (factors[0][ends[0]] * factors[1][ends[1]]).sum(axis=1)
+    splits = _split(9000)
+    start, biases, mean = _errors(
+        LabelFactors.fit(ends, labels, (150, 100), splits), labels, splits
+    )
+    assert biases < 0.9 * mean
+    assert start < 0.65 if is_low_rank else start == pytest.approx(biases, abs=0.02)
+    assert start < 0.55 or is_low_rank
+
+
+def test_noise_is_not_learned_by_heart():
+    rng = np.random.default_rng(0)
+    ends, labels = rng.integers(0, 60, (2, 3000)), rng.normal(size=3000)
+    splits = _split(3000)
+    found = LabelFactors.fit(ends, labels, (60, 60), splits)
+    start, _, mean = _errors(found, labels, splits)
+    assert start == pytest.approx(mean, rel=0.05)
+    held_out = np.corrcoef(found.held_out[splits.train], labels[splits.train])[0, 1]
+    assert abs(held_out) < 4 / np.sqrt(len(splits.train))
+
+
+def test_parallel_edges_and_reverses_do_not_reveal_a_label():
+    rng = np.random.default_rng(0)
+    ends, labels = rng.integers(0, 300, (2, 1000)), rng.normal(size=1000)
+    twice, both = np.concatenate([ends, ends[::-1]], axis=1), np.tile(labels, 2)
+    splits = Splits(np.arange(2000), np.arange(0), np.arange(0))
+    found = LabelFactors.fit(twice, both, (300, 300), splits)
+    assert abs(np.corrcoef(found.held_out, both)[0, 1]) < 4 / np.sqrt(1000)

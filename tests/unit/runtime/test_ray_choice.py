@@ -1,4 +1,4 @@
-"""Which Ray is joined or started: of `RAY_ADDRESS`, the user's own on this machine, or a new one."""
+"""Which Ray is joined or started: that of `RAY_ADDRESS`, that of the user here, or a new one."""
 
 from __future__ import annotations
 
