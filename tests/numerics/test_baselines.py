@@ -155,39 +155,6 @@ def test_baselines_do_not_depend_on_the_number_of_ranks(ranks, tmp_path, small_b
     assert found[0]["baseline/majority/val/accuracy"] > 0
 
 
-def test_rare_classes_are_named(tmp_path, capsys):
-    rng = np.random.default_rng(1)
-    labels = np.where(np.arange(2000) % 400 == 0, "rare", rng.choice(["a", "b"], 2000))
-    tables = GraphTables(
-        {
-            "n": node_rows(
-                np.arange(2000),
-                {"x": rng.random((2000, 2), dtype=np.float32)},
-                {"y": pa.array(labels)},
-            )
-        },
-        {("n", "to", "n"): edge_rows(*rng.integers(0, 2000, (2, 4000)))},
-    )
-    config = small_config(
-        tmp_path,
-        data={
-            "uri": write_tables(tables, str(tmp_path / "graph")),
-            "splits": {"type": "hash", "fractions": [0.8, 0.1, 0.1]},
-        },
-        scaling__num_workers=0,
-        training={"max_steps": 1},
-        metrics=[],
-    )
-    metrics = raygnn.train.fit(config).metrics
-    text = metrics["warnings"]
-    assert text.startswith("classes of under 6.7 % of the ")
-    assert "'rare' (0." in text
-    out = capsys.readouterr().out
-    assert "warning: classes of under 6.7 %" in out
-    assert "test/average_precision" in metrics
-    assert list(metrics["per_class"]["test"]) == ["a", "b", "rare"]
-
-
 def test_a_single_training_class_is_warned_about(tmp_path):
     nodes = node_rows(
         np.arange(20), {"x": np.ones((20, 1), np.float32)}, {"y": pa.array(["a"] * 20)}

@@ -268,9 +268,3 @@ def test_a_mean_within_one_published_deviation_passes(tuned, values, verdict):
     row = tuned.TunedRow(graph, "gcn", values, 500, 12.0)
     assert row.reaches_published == (verdict == "pass")
     assert verdict in tuned.table([row])
-
-
-def test_names_of_tuned_configs_need_the_option(accuracy, capsys):
-    with pytest.raises(SystemExit):
-        accuracy.main(["--data", "x", "--only", "cs_gcn"])
-    assert "--tuned" in capsys.readouterr().err

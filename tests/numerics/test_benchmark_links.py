@@ -277,11 +277,6 @@ def test_plain_run_refuses_what_it_does_not_know(
         plain.train_links(graph, config)
 
 
-def test_tables_that_cannot_be_made_are_told(links: ModuleType, case: Any, tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="tables of Small cannot be made"):
-        links.make_tables(case, tmp_path, tmp_path)
-
-
 def test_examples_are_what_the_search_chose(links: ModuleType) -> None:
     for case in links.CASES:
         path = links.EXAMPLES / case.config

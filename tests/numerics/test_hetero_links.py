@@ -25,22 +25,19 @@ from tests.tiers import slow
 LIKES = ("user", "likes", "item")
 
 
-def _tables(num_users: int = 80, num_items: int = 40, with_links: bool = True) -> GraphTables:
+def _tables() -> GraphTables:
     """One user has tags, and they alone have no features."""
-    rng = np.random.default_rng(0)
+    rng, num_users, num_items = np.random.default_rng(0), 80, 40
     group = rng.integers(0, 4, num_users)
     source = rng.integers(0, num_users, 600)
-    target = (group[source] + 4 * rng.integers(0, 10, 600)) % max(num_items, 1)
+    target = (group[source] + 4 * rng.integers(0, 10, 600)) % num_items
     tagged = rng.integers(0, 5, 6)
-    labels = {}
-    if with_links:
-        labels = {
-            (LIKES, "positive"): edge_rows(source[:300], target[:300]),
-            # of users 70 to 79 nothing is known but what they dislike
-            (LIKES, "negative"): edge_rows(np.arange(60, num_users), np.arange(20) % num_items),
-        }
-        keep = source[:300] < 70
-        labels[LIKES, "positive"] = edge_rows(source[:300][keep], target[:300][keep])
+    # Of users 70 to 79 nothing is known but what they dislike.
+    keep = source[:300] < 70
+    labels = {
+        (LIKES, "positive"): edge_rows(source[:300][keep], target[:300][keep]),
+        (LIKES, "negative"): edge_rows(np.arange(60, num_users), np.arange(20) % num_items),
+    }
     return GraphTables(
         {
             "user": node_rows(np.arange(num_users), {"x": rng.random((num_users, 3))}),

@@ -119,8 +119,6 @@ def test_a_finished_run_trains_on_to_a_larger_limit(ranks, small_bundle_path, tm
     ranks.run(run_rank, world_size, straight, small_bundle_path)
     short = _config(tmp_path, world_size, **by_epoch, training__max_epochs=2)
     assert ranks.run(run_rank, world_size, short, small_bundle_path)[0]["epoch"] == 2
-    with pytest.raises(RuntimeError, match=r"training\.max_epochs .*\[run-finished\]"):
-        ranks.run(run_rank, world_size, short, small_bundle_path)
     longer = _config(tmp_path, world_size, **by_epoch)
     metrics = ranks.run(run_rank, world_size, longer, small_bundle_path)[0]
     assert (metrics["epoch"], metrics["stop_reason"]) == (4, "training.max_epochs=4")
@@ -140,22 +138,12 @@ def test_more_patience_trains_on(ranks, small_bundle_path, tmp_path):
         assert metrics["stop_reason"].endswith(f"for {patience} validations")
 
 
-@pytest.mark.parametrize("damage", ["damage state", "damage all", *slow("remove manifest")])
-def test_a_damaged_checkpoint_is_passed_over(ranks, small_bundle_path, tmp_path, damage):
+def test_a_damaged_checkpoint_is_passed_over(ranks, small_bundle_path, tmp_path):
     folder = tmp_path / "killed"
     killed = _config(folder, 1, 5, checkpoint={"policy": "all"})
     run_killed(ranks, killed, small_bundle_path, 1)
-    checkpoints = sorted(p for p in (folder / "run" / "checkpoints").iterdir() if p.is_dir())
-    assert len(checkpoints) == 2
-    for checkpoint in checkpoints if damage == "damage all" else checkpoints[-1:]:
-        if damage == "remove manifest":
-            (checkpoint / "manifest.json").unlink()
-        else:
-            (checkpoint / "state.pt").write_bytes(b"nothing")
-    if damage == "damage all":
-        with pytest.raises(RuntimeError, match=r"\[checkpoint-none-valid\]"):
-            ranks.run(run_rank, 1, killed, small_bundle_path)
-        return
+    _, last = sorted(p for p in (folder / "run" / "checkpoints").iterdir() if p.is_dir())
+    (last / "state.pt").write_bytes(b"nothing")
     ranks.run(run_rank, 1, killed, small_bundle_path)
     straight = _config(tmp_path / "straight", 1)
     ranks.run(run_rank, 1, straight, small_bundle_path)

@@ -18,7 +18,6 @@ import yaml
 import raygnn
 import raygnn.train
 from raygnn import infer
-from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
@@ -190,18 +189,6 @@ def test_labels_do_not_reach_the_encoder(tmp_path):
         assert torch.equal(tensor, found[1][1][name]), name
 
 
-@pytest.mark.slow
-def test_labels_at_random_are_probed_at_chance(tmp_path):
-    accuracies = []
-    for seed in range(3):
-        labels = np.random.default_rng(seed).integers(0, 3, 600)
-        graph = _tables(tmp_path / f"tables{seed}", labels, seed, num_nodes=600)
-        metrics = _fit(tmp_path / str(seed), graph, training__max_epochs=3)
-        accuracies.append(metrics["test/accuracy"])
-    assert abs(np.mean(accuracies) - 1 / 3) < 4 * (2 / 9 / 360) ** 0.5
-    assert metrics["no_better_than_baseline"]
-
-
 def test_without_labels_the_loss_is_monitored(tmp_path):
     graph = _tables(tmp_path / "tables", None)
     metrics = _fit(tmp_path, graph, metrics=[], early_stopping={"monitor": "val/loss"})
@@ -307,11 +294,3 @@ def test_a_collapse_is_reported(tmp_path, capfd):
     metrics = raygnn.train.fit(config).metrics
     assert metrics["val/embedding_std"] == pytest.approx(0, abs=1e-3)
     assert "the embeddings have collapsed" in capfd.readouterr().out
-
-
-def test_bundles_need_no_labels(tmp_path):
-    """`ingest` of a graph without labels, as workers open it."""
-    graph = _tables(tmp_path / "tables", None)
-    bundle = ingest(str(graph), IngestOptions(), str(tmp_path / "cache"))
-    metrics = run_rank(_config(tmp_path, metrics=[]), str(bundle.path))
-    assert metrics["epoch"] == 2

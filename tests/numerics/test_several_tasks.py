@@ -302,8 +302,6 @@ def test_each_task_is_used_by_its_name(tmp_path, graph, trained):
     assert list(rating.manifest["tables"]) == [RATES]
     found = infer.top_k(run, tmp_path / "top", 3, [1, 2], options, task="follows")
     assert found.manifest["tables"]["neighbors"]["num_rows"] == 6
-    with raises("infer-what-links"):
-        infer.predict(run, tmp_path / "no", options, task="follows", what="predictions")
 
 
 def test_each_task_has_the_blend_that_validation_chooses(tmp_path, graph):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -126,32 +125,8 @@ def test_any_number_of_workers_trains_the_same(ranks, bundle, tmp_path, model):
     check_workers_agree(ranks, config, tmp_path, str(bundle.path))
 
 
-@pytest.mark.parametrize("precision", ["bf16-mixed", *slow("bf16-true")])
-def test_mixed_precision_trains(bundle, tmp_path, precision):
-    metrics, _ = _run(bundle, tmp_path, training__precision=precision)
-    assert metrics["test/accuracy"] > 0.6
-
-
 def test_a_module_of_ones_own_takes_a_sparse_tensor(bundle, tmp_path, monkeypatch):
     monkeypatch.setattr(Recorder, "was_sparse", None)
     config = small_config(tmp_path, model__type=f"{__name__}.Recorder", model__args={})
     run_rank(config, str(bundle.path))
     assert Recorder.was_sparse
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # what torch says of its own way to trace
-@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
-def test_a_compiled_run_equals_an_eager_one(bundle, tmp_path):
-    runs = []
-    for compiled in (False, True):
-        config = small_config(
-            tmp_path / str(compiled),
-            scaling__num_workers=0,
-            training={"max_epochs": 2, "compile": compiled},
-            model={"type": "GraphSAGE", "args": {"hidden_channels": 8, "residual": True}},
-        )
-        run_rank(config, str(bundle.path))
-        runs.append(trained_weights(config))
-    for name, weight in runs[0].items():
-        torch.testing.assert_close(runs[1][name], weight, rtol=1e-3, atol=1e-5)

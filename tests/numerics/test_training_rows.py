@@ -509,6 +509,7 @@ def test_a_server_answers_rows(busy: tuple[Any, str]) -> None:
             b'{"ids": [3]}',
             b'{"ids": [3], "time": 7776000}',
             b'{"ids": [3], "time": "1970-06-01", "what": "probabilities"}',
+            b'{"ids": [3], "time": "1980-01-01"}',
             b'{"ids": [3], "time": "9999-12-31T23:59:59-14:00"}',  # the year 10000 in UTC
         )
     ]
@@ -516,7 +517,9 @@ def test_a_server_answers_rows(busy: tuple[Any, str]) -> None:
     for refused in (together.pop(), together.pop(3)):
         assert isinstance(refused, Refused)
         assert refused.id == "infer-rows-times"
-    one, each, now, chances = together
+    one, each, now, chances, far = together
+    assert one.notes == []
+    assert far.notes[0].startswith("the latest time of the rows is 1980-01-01, and the graph")
     for ids, times, answer in (
         ([3, 4], ["1970-05-01", "1970-05-01"], one),
         ([3, 4], ["1970-03-01", "1970-05-01"], each),
@@ -530,35 +533,6 @@ def test_a_server_answers_rows(busy: tuple[Any, str]) -> None:
     assert len(chances[0]["probability"]) == 2
     with pytest.raises(ValidationError, match="2 times for 1 ids"):
         Predict.parse(b'{"ids": [3], "time": ["1970-05-01", "1970-05-02"]}')
-
-
-def test_rows_over_http_are_those_of_a_file(busy: tuple[Any, str], tmp_path: Path) -> None:
-    testclient = pytest.importorskip("fastapi.testclient", reason="needs the extra serve")
-    from raygnn.serving.app import build_app
-
-    result, graph = busy
-    answers = Answers(result.model, graph)
-
-    async def ask(question: Predict) -> Any:
-        (answer,) = answers.answer([question])
-        return answer
-
-    client = testclient.TestClient(build_app(ask, check_alive=lambda: ask))
-    body = {"ids": [3, 4, 3], "time": ["1970-03-01", "1970-05-01", "1970-05-01"]}
-    pd.DataFrame({"id": body["ids"], "time": body["time"]}).to_csv(tmp_path / "rows.csv")
-    out = tmp_path / "out.csv"
-    options = ["--data.uri", graph, "--rows", str(tmp_path / "rows.csv"), "--out", str(out)]
-    assert raygnn.infer.main([str(result.path), *options]) == 0
-    answer = client.post("/predict", json=body).json()
-    found = pd.DataFrame(answer["rows"])
-    assert answer["notes"] == []
-    far = client.post("/predict", json={"ids": [3, 4], "time": ["1970-03-01", "1980-01-01"]}).json()
-    assert len(far["rows"]) == 2
-    assert far["notes"][0].startswith("the latest time of the rows is 1980-01-01, and the graph")
-    expected = pd.read_csv(out)
-    assert found.id.tolist() == expected.id.tolist()
-    assert [time[:10] for time in found.time] == expected.time.tolist()
-    assert np.allclose(found.probability, expected.probability, atol=1e-6)
 
 
 def test_two_tables_train_one_model(shop: Shop, tmp_path: Path) -> None:
@@ -833,8 +807,6 @@ def test_what_is_refused(busy: tuple[Any, str], tmp_path: Path) -> None:
         result.model.predict(graph, rows={"id": [1], "date": ["1970-05-01"]})
     with raises("infer-rows-columns", "id, user, time"):
         result.model.predict(graph, rows={"id": [1], "user": [1], "time": ["1970-05-01"]})
-    with raises("infer-ids-unknown", NUM_USERS):
-        result.model.predict(graph, rows={"id": [NUM_USERS]})
 
 
 def _task(**args: Any) -> dict[str, Any]:

@@ -345,75 +345,6 @@ def forum(folder: Path, rng: np.random.Generator) -> None:
 
 
 @raw_folder(
-    "students.label",
-    "courses.teacher_id -> teachers.teacher_id",
-    "enrolments.student_id -> students.student_id",
-    "enrolments.course_id -> courses.course_id",
-)
-def school(folder: Path, rng: np.random.Generator) -> None:
-    """A label of 1 to 5 with an order, short numbers, and tabs."""
-    effort = rng.normal(size=300)
-    write_text(
-        folder / "teachers.tsv", "\t", teacher_id=range(1, 21), years=rng.integers(1, 30, 20)
-    )
-    write_text(
-        folder / "courses.tsv",
-        "\t",
-        course_id=range(1, 31),
-        teacher_id=rng.integers(1, 21, 30),
-        level=rng.integers(1, 6, 30),
-        hours=rng.choice([2, 4, 6], 30),
-    )
-    mean = effort - effort.mean()
-    write_text(
-        folder / "students.tsv",
-        "\t",
-        student_id=range(1, 301),
-        home_room=rng.choice(["9a", "9b", "10a"], 300),
-        label=np.clip(np.round(3 + 1.2 * mean), 1, 5).astype(int),
-    )
-    student = np.repeat(np.arange(300), 6)
-    write_text(
-        folder / "enrolments.tsv",
-        "\t",
-        student_id=student + 1,
-        course_id=np.concatenate([rng.permutation(30)[:6] + 1 for _ in range(300)]),
-        points=np.round(50 + 12 * effort[student] + 4 * rng.normal(size=1800), 1),
-    )
-
-
-@raw_folder(
-    "flights.delayed",
-    "flights.carrier -> carriers.code",
-    "flights.origin -> airports.iata",
-    "flights.dest -> airports.iata",
-    "flights.tailnum -> planes.tailnum",
-)
-def airline(folder: Path, rng: np.random.Generator) -> None:
-    """Two references to one table, codes, abbreviations, and a delay that comes with the plane."""
-    codes = [a + b + c for a in "ABCD" for b in "XYZ" for c in "KLM"][:30]
-    write_text(folder / "airports.csv", iata=codes, city=names(rng, 30))
-    write_text(folder / "carriers.csv", code=["AA", "BB", "CC", "DD"], size=[3, 2, 1, 4])
-    built = rng.integers(1990, 2020, 60)
-    tails = np.array([f"N{i * 37 % 997:03d}Q" for i in range(60)])
-    write_text(
-        folder / "planes.csv", tailnum=tails, seats=rng.choice([90, 150, 180], 60), year=built
-    )
-    plane = rng.integers(0, 60, 3000)
-    late = built[plane] + 4 * rng.normal(size=3000) < 2005
-    write_text(
-        folder / "flights.csv",
-        flight=rng.integers(1, 900, 3000),
-        carrier=rng.choice(["AA", "BB", "CC", "DD"], 3000),
-        origin=rng.choice(codes, 3000),
-        dest=rng.choice(codes, 3000),
-        tailnum=tails[plane],
-        departure=days(np.sort(rng.integers(0, 365, 3000)), "%Y-%m-%d 08:00:00"),
-        delayed=late.astype(int),
-    )
-
-
-@raw_folder(
     "returns.label",
     "rooms.type_id -> room_types.type_id",
     "stays.guest_id -> guests.guest_id",
@@ -461,29 +392,6 @@ def hotel(folder: Path, rng: np.random.Generator) -> None:
         )
 
 
-@raw_folder(
-    "links of follows",
-    "follows.follower -> people.person_id",
-    "follows.followee -> people.person_id",
-)
-def follows(folder: Path, rng: np.random.Generator) -> None:
-    """An edge list with a table of people, and posts of theirs that name no one else."""
-    group = rng.integers(0, 4, 400)
-    write_text(
-        folder / "people.csv",
-        person_id=range(1, 401),
-        city=np.array(["Rome", "Oslo", "Kyiv", "Lima"])[group],
-        followers=rng.integers(0, 60, 400),
-    )
-    who, whom = liked(rng, group, group, 5000)
-    write_text(
-        folder / "follows.csv",
-        follower=who + 1,
-        followee=whom + 1,
-        since=days(np.sort(rng.integers(0, 400, 5000))),
-    )
-
-
 @raw_folder("links of loans", "loans.member -> members.member", "loans.book_isbn -> books.isbn")
 def library(folder: Path, rng: np.random.Generator) -> None:
     """ISBNs that CSV makes numbers, UTF-16, short texts, an empty column, a duplicate header."""
@@ -507,45 +415,4 @@ def library(folder: Path, rng: np.random.Generator) -> None:
         member=who + 1001,
         book_isbn=[int(i) for i in isbn[what]],
         lent_on=days(np.sort(rng.integers(0, 500, 4000)), "%Y/%m/%d"),
-    )
-
-
-@raw_folder(
-    "employees.left",
-    "employees.manager_id -> employees.employee_id",
-    "employees.department -> departments.department",
-    "assignments.employee_id -> employees.employee_id",
-    "assignments.project_key -> projects.project_key",
-)
-def company(folder: Path, rng: np.random.Generator) -> None:
-    """Managers with gaps, a label with a split, departments by name, sites by numbers."""
-    write_text(
-        folder / "departments.csv",
-        department=["sales", "research", "legal", "it", "finance"],
-        budget=[9, 8, 3, 5, 4],
-    )
-    write_text(
-        folder / "projects.csv",
-        project_key=[f"PRJ{i}" for i in range(40)],
-        priority=rng.integers(1, 6, 40),
-    )
-    manager = np.r_[np.zeros(20, int), rng.integers(1, 21, 480)]
-    overtime = rng.integers(0, 60, 500)
-    leaves = (overtime[manager - 1] > 30) ^ (rng.random(500) < 0.1)
-    write_text(
-        folder / "employees.csv",
-        employee_id=range(1, 501),
-        manager_id=[m or "NULL" for m in manager],
-        department=rng.choice(["sales", "research", "legal", "it", "finance"], 500),
-        site=rng.integers(1, 5, 500),
-        overtime=overtime,
-        hired=days(rng.integers(-3000, 0, 500)),
-        split=rng.choice(["train", "val", "test"], 500, p=[0.6, 0.15, 0.25]),
-        left=np.array(["stays", "leaves"])[leaves * 1],
-    )
-    write_text(
-        folder / "assignments.csv",
-        employee_id=rng.integers(1, 501, 1200),
-        project_key=[f"PRJ{i}" for i in rng.integers(0, 40, 1200)],
-        hours=rng.integers(1, 40, 1200),
     )

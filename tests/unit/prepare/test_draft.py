@@ -351,26 +351,6 @@ def test_ids_that_no_table_lists_keep_their_leading_zeros(tmp_path: Path) -> Non
     assert ids == {*sent["sender"], *sent["receiver"]}
 
 
-def test_numbers_that_are_ids_with_zeros_elsewhere_are_said(tmp_path: Path) -> None:
-    ids = [f"{i:08d}" for i in range(10_000, 40_000, 10)]
-    write(tmp_path, "clients.parquet", client_no=ids, age=some([20, 30, 40], 3000))
-    write(tmp_path, "shops.csv", shop=["s1", "s2"], size=[1.5, 2.5])
-    visits = {
-        "client": some(list(range(10_000, 40_000, 10)), 5000),
-        "shop": some(["s1", "s2"], 5000),
-    }
-    write(tmp_path, "visits.csv", visit=[f"v{i}" for i in range(5000)], **visits)
-    found = draft(str(tmp_path))
-    expected = "client: written as the ids of clients"
-    assert [note for note in found.notes if expected in note]
-    assert "column: client" not in found.text
-    write_draft(str(tmp_path))
-    copy = pq.read_table(tmp_path / "_drafted" / "visits.parquet")
-    assert copy.column("client").to_pylist() == [f"{i:08d}" for i in visits["client"]]
-    bundle = ingest(str(tmp_path), cache_dir=tmp_path / "cache")
-    assert bundle.num_edges(("clients", "visits", "shops")) == 5000
-
-
 def test_what_others_refer_to_are_ids_whatever_they_are_called(tmp_path: Path) -> None:
     badges = [f"{i * 37 % 9973:05d}" for i in range(1, 301)]
     write(tmp_path, "drivers.csv", badge=badges, wage=[float(i) for i in range(300)])
