@@ -42,6 +42,7 @@ _MOST_CATEGORY_WORDS = 3
 _FEWEST_OF_CLOCK = 30  # rows in which a number may follow the time by chance
 _MANY_TEXTS = 1000  # distinct texts that show whether most are numbers or dates
 _FEW_EXCEPTIONS = 0.5  # share of distinct texts, each of which may be in one row only
+_MANY_NAMES = 100  # distinct texts; fewer may be categories of which few rows are early
 _MANY_NUMBERS = 10  # whole numbers, and fractions, that show how a column is written
 
 
@@ -122,10 +123,13 @@ class Column:
 
     @cached_property
     def can_be_key(self) -> bool:
-        """Whether each row has its own id, apart from a few errors."""
+        """Whether each row has its own id, apart from a few errors. The days of a calendar are
+        dates, not ids: the columns of dates that match them are times.
+        """
         num_rows = len(self.values)
         num_errors = num_rows - len(self.distinct_ids)
-        return self.kind in {"int", "text"} and num_rows > 0 and num_errors <= _ERRORS * num_rows
+        is_id = self.kind in {"int", "text"} and not self.is_time
+        return is_id and num_rows > 0 and num_errors <= _ERRORS * num_rows
 
     @cached_property
     def is_unique(self) -> bool:
@@ -140,6 +144,19 @@ class Column:
     @property
     def is_free_text(self) -> bool:
         return self.kind == "text" and looks_like_ids(len(self.distinct), self.num_given)
+
+    def begins_as_free_text(self, time: Column) -> bool:
+        """Whether most of the first quarter of the rows have texts of their own.
+
+        A model may be trained on these rows only: order numbers that later rows repeat are still
+        ids to it.
+        """
+        if self.kind != "text" or len(self.distinct) < _MANY_NAMES or not time.is_time:
+            return False
+        moments = time.times.cast(pa.int64())
+        is_early = pc.less_equal(moments, pc.quantile(moments, q=0.25)[0])
+        early = self.values.filter(is_early).drop_null()
+        return len(early) > 0 and looks_like_ids(len(early.unique()), len(early))
 
     @cached_property
     def is_prose(self) -> bool:

@@ -63,7 +63,11 @@ def manifest_lines(tables: Sequence[Table], task: Task) -> Iterator[str]:
 
 def _why_unused(table: Table) -> str:
     nearest = max(
-        (column for column in table.columns.values() if column.kind in {"int", "text"}),
+        (
+            column
+            for column in table.columns.values()
+            if column.kind in {"int", "text"} and not column.is_time
+        ),
         key=lambda column: (bool(_END_OF_KEY.search(column.name)), len(column.distinct)),
         default=None,
     )
@@ -71,6 +75,11 @@ def _why_unused(table: Table) -> str:
         return "no column of it can hold ids"
     empty = int(nearest.ids.null_count)
     repeated = len(nearest.ids) - empty - len(nearest.distinct_ids)
+    if nearest.is_unique:
+        return (
+            "it refers to no table that is taken, and none refers to it; "
+            f"--ref TABLE.COLUMN={table.name}.{nearest.name} makes a reference"
+        )
     return (
         "it refers to no table that is taken, and no column has an id of its own in each row "
         f"({nearest.name}: {repeated:,} rows repeat one, {empty:,} have none)"
@@ -230,8 +239,12 @@ def _why_no_feature(column: Column, time: Column | None) -> str | None:
         )
     if time is not None and column.follows(time):
         return f"a running number that grows with {time.name}, so later rows lie beyond all others"
-    is_name = column.is_free_text and not formats and not column.is_prose
-    return "a different name in most rows" if is_name else None
+    if formats or column.is_prose:
+        return None
+    if column.is_free_text:
+        return "a different name in most rows"
+    is_early_name = time is not None and column.begins_as_free_text(time)
+    return "a different name in most of the first rows" if is_early_name else None
 
 
 def _marks(column: Column) -> list[str]:

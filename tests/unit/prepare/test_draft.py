@@ -284,6 +284,14 @@ _DOUBTS = (
 )
 
 
+def test_a_table_with_ids_to_which_nothing_refers_is_left_out(shop: Path) -> None:
+    write(shop, "former_names.csv", former=[f"Old {i}" for i in range(30)], current=["New"] * 30)
+    assert (
+        "former_names.csv is left out: it refers to no table that is taken, and none refers to it; "
+        "--ref TABLE.COLUMN=former_names.former makes a reference"
+    ) in draft(str(shop)).text
+
+
 def test_an_empty_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "empty.csv").touch()
     with raises("table-csv-unreadable", "empty.csv"):
@@ -629,6 +637,46 @@ def test_dates_later_than_the_time_of_their_row_are_no_features(tmp_path: Path) 
     assert "born" in columns
     assert "arrived" not in columns
     assert "arrived is left out: it holds dates later than booked" in text
+
+
+def test_days_of_a_calendar_are_no_ids(tmp_path: Path) -> None:
+    """A reference to a day would no longer be the time of its row, and another date would be."""
+    days = pd.date_range("2024-01-01", periods=300)
+    names = days.strftime("%m/%d/%Y").to_list()
+    write(tmp_path, "calendar.csv", date=names, holiday=[day.day == 1 for day in days])
+    write(tmp_path, "customers.csv", customer_id=USERS, age=some([*range(20, 60)], 200))
+    sold = RNG.integers(0, 300, 1000)
+    write(
+        tmp_path,
+        "sales.csv",
+        order_date=[names[day] for day in sold],
+        stocked=(days[sold] - pd.Timedelta(days=900)).strftime("%m/%d/%Y").to_list(),
+        customer_id=some(USERS, 1000),
+        amount=RNG.random(1000),
+    )
+    text = draft(str(tmp_path), task="customers.age").text
+    sales = Manifest.parse(text).node_types["sales"]
+    assert sales.time is not None
+    assert sales.time.column == "order_date"
+    assert "calendar.csv is left out: no column of it can hold ids" in text
+
+
+def test_names_that_only_later_rows_repeat_are_no_features(tmp_path: Path) -> None:
+    """Training rows end earlier than the table, and a column of ids is an error there."""
+    write(tmp_path, "customers.csv", customer_id=USERS, age=some([*range(20, 60)], 200))
+    numbers = [f"SO{i}" for i in [*range(300), *RNG.integers(300, 400, 900)]]
+    days = pd.date_range("2024-01-01", periods=1200).strftime("%Y-%m-%d").to_list()
+    write(
+        tmp_path,
+        "sales.csv",
+        customer_id=some(USERS, 1200),
+        order_number=numbers,
+        color=some(["red", "blue"], 1200),
+        day=days,
+    )
+    text = draft(str(tmp_path), task="customers.age").text
+    assert "order_number is left out: it holds a different name in most of the first rows" in text
+    assert "column: color" in text
 
 
 def test_dates_later_than_the_start_of_a_thing_are_no_features(tmp_path: Path) -> None:
