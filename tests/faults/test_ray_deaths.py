@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 
-from raygnn.data.tables.graph_tables import write_tables
 from tests.faults.conftest import Straight, arm, write_config
 from tests.faults.outcome import assert_equal_outcomes
-from tests.several_tasks import social_films
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
@@ -25,32 +23,10 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def several_tasks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Settings of three tasks with one encoder."""
-    folder = tmp_path_factory.mktemp("social")
-    return {
-        **_SETTINGS,
-        "data": {"uri": write_tables(social_films(), str(folder)), "reverse_edges": True},
-        "tasks": {
-            "genre": {"type": "node_classification", "args": {"blend": False, "target": "film"}},
-            "follows": {
-                "type": "link_prediction",
-                "args": {"edge_type": "user__follows__user", "num_random_negatives": 20},
-            },
-            "rating": {"type": "edge_prediction"},
-        },
-        "metrics": [],
-        "model": {"type": "Hetero", "args": {"hidden_channels": 8, "dropout": 0.3}},
-    }
-
-
-def _start(
-    folder: Path, tables: str, death: dict[str, Any], settings: dict[str, Any] = _SETTINGS
-) -> tuple[list[str], dict[str, str]]:
+def _start(folder: Path, tables: str, death: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
     """The command of a run on two workers in a Ray of its own, and its environment."""
     die = {"type": "tests.faults.deaths.Die", "args": {"folder": str(folder / "ranks"), **death}}
-    path = write_config(folder, tables, settings, scaling__num_workers=2, callbacks=[die])
+    path = write_config(folder, tables, _SETTINGS, scaling__num_workers=2, callbacks=[die])
     root = str(Path(__file__).parents[2])
     paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "raygnn.train", str(path)]
@@ -72,19 +48,6 @@ def test_rank_0_dies_in_a_checkpoint_and_ray_starts_it_again(
     assert "resumed from step-" in done.stdout
     assert "Traceback" not in done.stderr
     assert_equal_outcomes(tmp_path / "run", straight(2, _SETTINGS))
-
-
-def test_a_worker_dies_that_trains_several_tasks(
-    straight: Straight, several_tasks: dict[str, Any], small_tables: str, tmp_path: Path
-) -> None:
-    death = {"rank": 1, "batch": 13}
-    command, environment = _start(tmp_path, small_tables, death, several_tasks)
-    arm(tmp_path / "ranks")
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"warning: rank 1 died \(process \d+ on .*\)\. Training starts", done.stdout)
-    assert "resumed from step-" in done.stdout
-    assert_equal_outcomes(tmp_path / "run", straight(2, several_tasks))
 
 
 def test_the_driver_dies_in_a_validation_and_is_started_again(

@@ -38,13 +38,6 @@ def test_custom_code_runs(example, tmp_path, monkeypatch):
         assert json.loads(rows[0])["train/squared_logits"] > 0
 
 
-def test_every_example_config_is_valid():
-    for path in sorted((ROOT / "examples").rglob("*.yaml")):
-        if "tables" in path.name:
-            continue
-        assert raygnn.train.main([str(path), "--print-config"]) == 0, path
-
-
 def loop_without_metrics(task, context):
     """Forgets to return."""
 

@@ -256,13 +256,3 @@ def test_names_that_lead_elsewhere_are_refused(
     with raises("partition-damaged", bucket, "is no name"):
         Outline.build(bucket, tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
-
-
-def test_tables_in_a_bucket_are_not_parts_and_parts_no_tables(
-    parts: Path, bucket: str, tmp_path: Path
-) -> None:
-    tables = upload(parts.parent / "tables", f"memory://{tmp_path.name}/tables")
-    with raises("partition-missing", tables, "holds the tables of a graph"):
-        raygnn.train.fit(parts_config(tmp_path, parts, data={"mode": "partitioned", "uri": tables}))
-    with raises("partition-as-tables", bucket):
-        raygnn.train.fit(small_config(tmp_path, data={"uri": bucket}, scaling__num_workers=0))

@@ -22,11 +22,11 @@ NUM_NODES, CUT = 40, 50
 LIKES = ("node", "likes", "node")
 
 
-def _write(folder: Path, num_later: int, seed: int) -> str:
+def _write(folder: Path, num_later: int, seed: int, with_times: bool = True) -> str:
     """Links at all times, and edges; then further edges, later than `CUT`."""
     rng = np.random.default_rng(seed)
     x = rng.random((NUM_NODES, 4), dtype=np.float32)
-    likes = edge_rows(*_pairs(rng, 90), time=rng.integers(0, 100, 90))
+    likes = edge_rows(*_pairs(rng, 90), time=rng.integers(0, 100, 90) if with_times else None)
     source, target = _pairs(rng, 250)
     time = rng.integers(0, 100, 250)
     later = np.random.default_rng(seed + 1)
@@ -120,6 +120,10 @@ def test_global_candidates_in_time(tmp_path):
 
 
 def test_what_cannot_be_in_time(tmp_path):
+    config = _config(tmp_path, _write(tmp_path / "none", 0, 0, with_times=False))
+    config["data"]["splits"] = {"type": "hash", "fractions": [0.8, 0.1, 0.1]}
+    with raises("links-no-times"):
+        raygnn.train.fit(config)
     config = _config(tmp_path, _write(tmp_path / "tables", 0, 0))
     # Label edges are ranked at the time of each row: see test_links_by_time.py.
     config["task"]["args"] = {"edge_type": "node__to__node", "full_ranking": True}

@@ -148,25 +148,6 @@ def test_rows_have_one_answer(graph: str, tmp_path: Path, ranks: Any, draws: Any
 
 
 @pytest.mark.slow
-def test_edges_have_one_answer(graph: str, tmp_path: Path) -> None:
-    """In the run, in Python, in files, alone and among all, as pairs."""
-    task = {"type": "edge_prediction", "args": {"edge_type": "__".join(RATES)}}
-    result = raygnn.train.fit(_config(tmp_path, graph, task))
-    run = str(result.path)
-    for size in (3, 64):
-        model = raygnn.load(run, ["--loader.eval_batch_size", str(size)])
-        judged = model.evaluate(graph, split="test")
-        assert judged == {
-            name: pytest.approx(result.metrics[f"test/{name}"], rel=1e-5) for name in judged
-        }
-        every = model.predict(graph).to_pandas()
-        pairs = every.groupby(["source_id", "target_id"]).filter(lambda same: len(same) == 1)
-        pairs = pairs.sample(20, random_state=size)
-        found = model.predict(graph, list(zip(pairs["source_id"], pairs["target_id"], strict=True)))
-        assert found["prediction"] == pytest.approx(pairs["prediction"].to_numpy(), rel=1e-4)
-
-
-@pytest.mark.slow
 def test_lists_have_one_answer(graph: str, tmp_path: Path, ranks: Any) -> None:
     """In the run, on 1 and 2 workers, in any order and number, of rows and of nodes."""
     args = {"edge_type": "__".join(NEXT), "labels": True, "full_ranking": [5]}
