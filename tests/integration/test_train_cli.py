@@ -13,7 +13,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import yaml
@@ -322,21 +321,6 @@ def test_a_folder_that_cannot_be_written_is_named(capsys, config, tmp_path):
     status, err = _status(capsys, config, "--run.storage_path", tmp_path / "file")
     assert status == 2
     assert "it cannot be written" in err
-
-
-def test_a_pyg_graph_takes_the_same_path(tmp_path):
-    from torch_geometric.data import Data
-
-    rng = np.random.default_rng(0)
-    labels = torch.from_numpy(rng.integers(0, 3, 90))
-    features = torch.nn.functional.one_hot(labels, 3).float()
-    data = Data(x=features, y=labels, edge_index=torch.from_numpy(rng.integers(0, 90, (2, 400))))
-    config = small_config(tmp_path / "runs", scaling__num_workers=0)
-    config["data"] = {"splits": {"type": "hash", "fractions": [0.6, 0.2, 0.2]}}
-    outcome = raygnn.train.fit(config, data=data)
-    assert outcome.metrics["samples"] > 0
-    with raises("data-source-twice"):
-        raygnn.train.fit({**config, "data": {"uri": "x"}}, ["--run.name", "other"], data=data)
 
 
 def test_fit_takes_a_module_or_its_class(tmp_path):

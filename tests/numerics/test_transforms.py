@@ -147,18 +147,6 @@ def test_a_table_of_one_row_gives_the_same_predictions(
     assert np.isfinite(found["user 0"]).all()
     assert not np.allclose(found["user 0"], expected["user 0"], atol=1e-3)
 
-    names = tmp_path / "graph 0" / "graph.yaml"  # columns by name: what they become is saved
-    content = yaml.safe_load(names.read_text())
-    features = content["node_types"]["user"]["features"]
-    features["x"] = [c if isinstance(c, str) else c["column"] for c in features["x"]]
-    names.write_text(yaml.safe_dump(content))
-    (found,) = probabilities(tmp_path, str(tmp_path / "graph 0"), "names").values()
-    assert np.allclose(found, expected["user 0"], atol=1e-6)
-    features["x"] = features["x"][::-1]
-    names.write_text(yaml.safe_dump(content))
-    with raises("transform-columns", "['tags', 'joined'", "['noise', 'city'"):
-        probabilities(tmp_path, str(tmp_path / "graph 0"), "other")
-
 
 def test_a_model_without_transforms_reads_no_transformed_graph(tmp_path: Path) -> None:
     uri = write(tmp_path / "graph", users())

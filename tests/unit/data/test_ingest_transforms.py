@@ -240,6 +240,9 @@ def test_saved_transforms_are_applied_and_nothing_is_fitted(tmp_path: Path) -> N
         assert transforms_of(one) == transforms_of(trained)
         assert not any("fitting" in line for line in lines)
     assert one.fingerprint != made(tmp_path / "17", row, ["price"]).fingerprint
+    names = [c if isinstance(c, str) else c["column"] for c in COLUMNS]
+    by_name = made(tmp_path / "names", row, names, transforms=saved)
+    assert x_of(by_name).tobytes() == x_of(one).tobytes()
 
 
 def test_saved_transforms_need_the_same_columns(tmp_path: Path) -> None:
