@@ -306,21 +306,20 @@ def _config_of(graph: Manifest, task: roles.Task) -> dict[str, Any] | None:
     # The taste of people is best read from all of their earlier links.
     is_liking = kind == "link_prediction" and is_timed and len({*ends}) == 2
     is_default = name in graph.training_tables or kind == "edge_prediction" or is_liking
-    of_types: dict[str, list[int]] = {}  # fanouts
+    fanouts: dict[str, list[int]] = {}
     unreached: list[str] = []
     for table in graph.edge_types:
         source, relation, target = table.type
         if {source, relation} & {*task.repeated_in}:
-            of_types[edge_type_name(table.type)] = [0, 0]
-            of_types[edge_type_name((target, f"rev_{relation}", source))] = [0, 0]
+            fanouts[edge_type_name(table.type)] = [0, 0]
+            fanouts[edge_type_name((target, f"rev_{relation}", source))] = [0, 0]
     for table in graph.edge_types if is_liking else ():
         source, relation, target = table.type
         is_event = table.time is not None and table is not rows
         if is_event or (source not in ends and graph.node_types[source].time is not None):
-            of_types[edge_type_name(table.type)] = [0, 0]
+            fanouts[edge_type_name(table.type)] = [0, 0]
         if is_event:
-            of_types[edge_type_name((target, f"rev_{relation}", source))] = [0, 0]
-    fanouts: dict[str, list[int]] | list[int] = of_types
+            fanouts[edge_type_name((target, f"rev_{relation}", source))] = [0, 0]
     if kind != "link_prediction":
         of = (rows.node_type,) if isinstance(rows, TrainingTable) else ends or (name,)
         fanouts, unreached = fanouts_to_all(graph, of)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from raygnn.config.loader_section import DEFAULT_FANOUTS
+from raygnn.config.loader_section import DEFAULT_FANOUTS, REST
+from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import join, open_fs, read_text, write_text
+from raygnn.data.ingest.plan_bundle import IngestOptions
 from raygnn.data.manifest import Manifest
 from raygnn.documents import dump_yaml, parse_yaml
 
@@ -14,7 +16,7 @@ from raygnn.documents import dump_yaml, parse_yaml
 CONFIG_NAME = "train.yaml"
 _DEEP_FANOUTS = (*DEFAULT_FANOUTS, 5)
 _COMMENTS = {
-    "fanouts: [": "a hop more than by default, to reach all tables",
+    "default: [15, 10, 0]": "a third hop reads only tables that two hops do not reach",
     "on_error: drop": "leaves out rows that cannot be read, and counts them",
     "quantiles: [0.8, 0.9]": "the last tenth of the time is the test",
     "temporal: {}": "reads nothing later than the row that is predicted",
@@ -36,7 +38,7 @@ def write_config(
     reverse_edges: bool | None = None,
     splits: dict[str, Any] | None = None,
     temporal: dict[str, Any] | None = None,
-    fanouts: dict[str, list[int]] | list[int] | None = None,
+    fanouts: dict[str, list[int]] | None = None,
     allow_outside: list[str] | None = None,
     overwrite: bool = False,
 ) -> tuple[str, bool]:
@@ -78,24 +80,33 @@ def write_config(
     return uri, True
 
 
-def fanouts_to_all(graph: Manifest, node_types: Sequence[str]) -> tuple[list[int], list[str]]:
+def fanouts_to_all(
+    graph: Manifest, node_types: Sequence[str]
+) -> tuple[dict[str, list[int]], list[str]]:
     """Fanouts that reach the tables with columns, if the default ones do not.
 
+    A third hop reads only tables that two hops do not reach: with many tables, all edges of a third
+    hop would be most of a neighborhood, and lead back to tables that are in it.
+
     Returns:
-        Fanouts, none if the default ones suffice; and node types that no hop reaches.
+        Fanouts by edge type, none if the default ones suffice; and node types that no hop reaches.
     """
+    tables = [table.type for table in graph.edge_types]
+    reverses = IngestOptions(reverse_edges=reverse_edges_of(graph)).added_reverses(graph.edge_types)
+    edge_types = sorted({*tables, *reverses.values()})
     distances = dict.fromkeys(node_types, 0)
     for distance in range(1, len(_DEEP_FANOUTS) + 1):
         near = {node_type for node_type, at in distances.items() if at == distance - 1}
-        for edges in graph.edge_types:
-            source, _, target = edges.type
-            for one, other in ((source, target), (target, source)):
-                if one in near:
-                    distances.setdefault(other, distance)
-    with_columns = {name: table for name, table in graph.node_types.items() if table.features}
-    is_deep = any(distances.get(name, 0) > len(DEFAULT_FANOUTS) for name in with_columns)
-    far = [name for name in with_columns if name not in distances]
-    return list(_DEEP_FANOUTS) if is_deep else [], far
+        for source, _, target in edge_types:
+            if target in near:
+                distances.setdefault(source, distance)
+    with_columns = [name for name, table in graph.node_types.items() if table.features]
+    deep = {name for name in with_columns if distances.get(name, 0) == len(_DEEP_FANOUTS)}
+    fanouts = {REST: [*DEFAULT_FANOUTS, 0]} if deep else {}
+    for edge_type in edge_types:
+        if edge_type[0] in deep and edge_type[2] in distances:
+            fanouts[edge_type_name(edge_type)] = list(_DEEP_FANOUTS)
+    return fanouts, [name for name in with_columns if name not in distances]
 
 
 def reverse_edges_of(graph: Manifest) -> bool | None:
