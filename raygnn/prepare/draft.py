@@ -161,10 +161,11 @@ def write_draft(folder: str, overwrite: bool = False, **options: Any) -> Draft:
             "replace it with --overwrite. [prepare-graph-exists]"
         )
     found = draft(folder, old=old, **options)
-    if old is not None:
-        found.picture.extend(_new_files(folder, old))
     for name, table in found.made.items():
         write_parquet(table, join(folder, name))
+    if old is not None:
+        with suppress(DataError):  # files are missing that the draft does not write anymore
+            found.picture.extend(_new_files(folder, old))
     write_text(uri, found.text)
     given = _config_of(Manifest.parse(found.text), found.task)
     if given is None:

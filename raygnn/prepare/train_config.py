@@ -16,7 +16,6 @@ from raygnn.documents import dump_yaml, parse_yaml
 CONFIG_NAME = "train.yaml"
 _DEEP_FANOUTS = (*DEFAULT_FANOUTS, 5)
 _COMMENTS = {
-    "default: [15, 10, 0]": "a third hop reads only tables that two hops do not reach",
     "on_error: drop": "leaves out rows that cannot be read, and counts them",
     "quantiles: [0.8, 0.9]": "the last tenth of the time is the test",
     "temporal: {}": "reads nothing later than the row that is predicted",
@@ -24,6 +23,7 @@ _COMMENTS = {
     "reverse_edges: true": "messages flow both ways",
     "num_workers: 0": "in this process; without this line, workers of Ray train",
 }
+_OF_THIRD_HOP = {"fanouts:": "a third hop reads only tables that two hops do not reach"}
 
 
 def write_config(
@@ -73,8 +73,9 @@ def write_config(
     }
     content = {key: value for key, value in config.items() if value is not None}
     lines = dump_yaml(content, flow_leaves=True).splitlines()
+    comments = _COMMENTS | (_OF_THIRD_HOP if REST in (fanouts or {}) else {})
     for i, line in enumerate(lines):
-        notes = [note for text, note in _COMMENTS.items() if text in line]
+        notes = [note for text, note in comments.items() if text in line]
         lines[i] = f"{line}  # {notes[0]}" if notes else line
     write_text(uri, "\n".join([*about.splitlines(), *lines, ""]))
     return uri, True

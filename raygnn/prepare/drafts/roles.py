@@ -444,13 +444,13 @@ def _question(tables: Sequence[Table], folder: str) -> str | None:
     _, events, entity, time, sides = max(found, key=lambda each: each[:3])
     by = f" by {sides[0].column}" if len(sides) > 1 else ""
     first, last = time.span
-    fitting = [days for days in map(timedelta, _WINDOWS) if (last - 4 * days).date() > first.date()]
-    if not fitting:
-        return None
     # Of monthly payments, a month asks little, and a week more; of yearly ones, it asks nothing.
     gaps = np.diff(np.unique(time.times.drop_null()))
-    if len(gaps) and np.median(gaps) > np.timedelta64(_WINDOWS[0], "D"):
-        fitting = [timedelta(365)]
+    is_yearly = len(gaps) and np.median(gaps) > np.timedelta64(_WINDOWS[0], "D")
+    windows = map(timedelta, (365,) if is_yearly else _WINDOWS)
+    fitting = [days for days in windows if (last - 4 * days).date() > first.date()]
+    if not fitting:
+        return None
     ids = next(table for table in tables if table.name == events).columns[sides[0].column].ids
     telling = [days for days in fitting if _share_again(ids, time.times, days) < _NEARLY_ALL]
     window = (telling or fitting)[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -1094,9 +1095,13 @@ def _bank(folder: Path) -> None:
 
 
 def test_the_drafted_model_reaches_all_tables(tmp_path: Path) -> None:
+    """The third hop reads nothing else."""
     _bank(tmp_path)
     found = write_draft(str(tmp_path))
-    assert load_config(found.config).config.sampling.fanouts == [15, 10, 5]
+    assert load_config(found.config).config.sampling.fanouts == {
+        "default": [15, 10, 0],
+        "merchants__rev_merchant__transactions": [15, 10, 5],
+    }
     assert "no hop of the model reaches branches" in found.picture
 
 
@@ -1152,6 +1157,16 @@ def test_years_date_rows_and_questions_ask_about_years(tmp_path: Path) -> None:
     assert '"count(batting) over 365d > 0" --for players --every 365d' in question
     assert "--active 1460d" in question
     assert main(shlex.split(question.partition("raygnn prepare ")[2])) == 0
+
+
+@pytest.mark.parametrize(("first", "is_asked"), [(2016, True), (2017, False)])
+def test_a_question_about_years_needs_four_before_the_last(
+    tmp_path: Path, first: int, is_asked: bool
+) -> None:
+    write(tmp_path, "shops.csv", shop_id=range(500, 540), town=some(["a", "b"], 40))
+    rows = {"shop_id": some(range(500, 540), 300), "year": some([*range(first, 2021)], 300)}
+    write(tmp_path, "reports.csv", **rows, sales=RNG.random(300))
+    assert (draft(str(tmp_path)).task.question is not None) == is_asked
 
 
 def test_months_and_days_beside_a_year_date_rows(tmp_path: Path) -> None:
@@ -1238,6 +1253,7 @@ def test_new_files_of_a_table_are_named(tmp_path: Path, capsys: Any) -> None:
         "_drafted/tickets.parquet", "tickets.csv"))  # fmt: skip
     capsys.readouterr()
     for option in ("--repair", "--overwrite"):
+        shutil.rmtree(tmp_path / "_drafted")  # as in a copy of the tables
         assert main(["draft", str(tmp_path), option]) == 0
         assert "tickets-2.csv" in capsys.readouterr().out
 
