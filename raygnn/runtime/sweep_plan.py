@@ -150,7 +150,7 @@ def _space_around(loaded: LoadedConfig) -> Iterator[tuple[str, tuple[Any, Parame
         yield "model.args.dropout", (dropout, Parameter(choice=sorted({0.0, 0.2, 0.5, dropout})))
     if "num_layers" not in args and num_hops(config.sampling.fanouts):
         fanouts = config.sampling.fanouts
-        deeper = with_fanouts(config, lambda hops: [*hops, max(1, hops[-1] // 2)])
+        deeper = with_fanouts(config, lambda hops: [*hops, hops[-1] and max(1, hops[-1] // 2)])
         choice = [fanouts, deeper.sampling.fanouts]
         if num_hops(fanouts) > 1:
             choice.append(with_fanouts(config, lambda hops: hops[:-1]).sampling.fanouts)

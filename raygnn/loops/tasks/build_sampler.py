@@ -56,16 +56,16 @@ def find_fanouts(config: Config, edge_types: Sequence[EdgeType]) -> dict[EdgeTyp
 
 
 def with_all_neighbors(loaded: LoadedConfig, graph: Bundle | GraphStore) -> LoadedConfig:
-    """The config with fanouts of -1, except where `strategy: last` takes the latest edges: with
-    more, it would be another model than the one trained.
+    """The config with fanouts of -1 instead of numbers other than 0, except where `strategy: last`
+    takes the latest edges: with more, it would be another model than the one trained.
     """
     sampling = loaded.config.sampling
     latest = sampling.temporal if takes_latest(loaded.config) else None
     fanouts: dict[str, list[int]] = {}
     for edge_type, hops in resolve_fanouts(sampling.fanouts, graph.edge_types).items():
         is_limited = latest is not None and latest.column in graph.columns(edge_type)
-        keeps = is_limited or not any(hops)
-        fanouts[edge_type_name(edge_type)] = list(hops) if keeps else [-1] * len(hops)
+        every = hops if is_limited else [-1 if fanout else 0 for fanout in hops]
+        fanouts[edge_type_name(edge_type)] = list(every)
     changes = {"fanouts": fanouts, "replace": False, "weight": None}
     sampling = sampling.model_copy(update=changes)
     return replace(loaded, config=loaded.config.model_copy(update={"sampling": sampling}))

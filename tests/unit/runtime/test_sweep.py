@@ -113,6 +113,10 @@ def test_without_a_space_the_first_trial_is_the_config_and_others_vary_it() -> N
         trial = plan.trial_config(values, name=None, storage_path="runs").config
         assert trial.optimizer.args["weight_decay"] == 1e-6
         assert trial.sampling.fanouts == values["sampling.fanouts"]
+    hops = {"default": [5, 5], "paper__cites__paper": [5, 0]}
+    unread = load_sweep({**alone, "sampling": {"fanouts": hops}})
+    deeper = unread.with_space(unread.loaded).section.space["sampling.fanouts"].choice[1]
+    assert deeper == {"default": [5, 5, 2], "paper__cites__paper": [5, 0, 0]}
     assert isinstance(scheduler(plan.section), MedianStoppingRule)
     with raises("sweep-workers", "scaling.num_workers=0"):
         load_sweep(alone, ["--scaling.num_workers", "0"])
