@@ -21,6 +21,7 @@ from raygnn.data.tables.graph_tables import edge_rows, node_rows, write_tables
 from raygnn.inference.explain.explanations import TABLES
 from raygnn.inference.extended_graph import ExtendedGraph
 from raygnn.loops.model_spec import TREES_FILE
+from raygnn.loops.tasks import blended_task
 from raygnn.metrics import AUROC, metrics_of
 from raygnn.serving.answers import Answers
 from raygnn.serving.messages import Explain, ExplainedRows, Refused
@@ -73,6 +74,20 @@ def test_the_model_is_no_worse_than_its_rungs(run: tuple[Any, str]) -> None:
     assert of_test["gnn"]["value"] == metrics["baseline/gnn/test/auroc"]
     assert of_test["lightgbm"]["value"] == metrics["baseline/lightgbm/test/auroc"]
     assert of_test["gnn"]["difference"] < 2 * of_test["gnn"]["error_of_difference"]
+
+
+def test_of_many_columns_those_that_tell_most_are_read(
+    run: tuple[Any, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blended_task, "_MAX_COLUMNS", 5)
+    result, graph = run
+    few = raygnn.train.fit(_config(tmp_path, graph, training={"max_epochs": 1}))
+    specs = [json.loads((Path(r.path) / "model.json").read_text()) for r in (result, few)]
+    every, left_out = ({*spec["nodes"]["blend"]["history"][0]["left_out"]} for spec in specs)
+    assert every < left_out
+    assert few.metrics["rungs"]["test"]["auroc"]["lightgbm"]["value"] > 0.8
+    found = raygnn.load(str(few.path)).evaluate(graph, split="test")
+    assert found["auroc"] == pytest.approx(few.metrics["test/auroc"], abs=1e-6)
 
 
 def test_the_saved_model_predicts_what_was_tested(run: tuple[Any, str]) -> None:

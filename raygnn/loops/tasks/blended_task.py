@@ -42,6 +42,7 @@ from raygnn.loops.boosted_trees import BoostedTrees
 from raygnn.loops.column_effects import MAX_ROWS, describe_effects
 from raygnn.loops.early_stopping import LEAST_GAIN
 from raygnn.loops.ranges import Ranges
+from raygnn.loops.task import NodeRows
 from raygnn.loops.tasks.label_target import LabelOutput
 from raygnn.loops.tasks.label_task import LabelTask
 from raygnn.losses.seed_losses import standardized
@@ -55,6 +56,8 @@ _SUSPICIOUS, _LIFT = 0.1, 0.05  # share of gains, and AUROC, by one column witho
 _OF_MEDIANS = ("mae", "nmae", "mape", "median_ae")  # metrics that a median minimizes
 _STEPS_UNVALIDATED = 40
 _MAX_CELLS = 1 << 26  # of the columns that LightGBM reads in training
+_MAX_COLUMNS = 512  # of a history, which leave cells for many rows
+_MAX_RANKED = 10_000  # training rows on which more columns are ranked
 
 
 @dataclass(frozen=True)
@@ -162,24 +165,14 @@ class BlendedTask(LabelTask[BatchT]):
         labels, output = self.target.labels, self.output
         train, val = self._tree_rows().values()
         columns, val_columns = self.row_columns(train, "train"), self.row_columns(val, "val")
-        width = columns.shape[1]
-        num_classes = {"multi_class": output.num_outputs, "multi_label": 2}.get(output.problem)
-        val_labels, categorical = labels[val].reshape(self._tree_shape), np.zeros(width, bool)
+        every = np.arange(columns.shape[1])
+        val_labels, categorical = labels[val].reshape(self._tree_shape), np.zeros(len(every), bool)
         categorical[list(self.categorical_columns)] = True
 
         def fitted(kept: np.ndarray) -> BoostedTrees:
-            return BoostedTrees.fit(
-                columns[:, kept],
-                labels[train].reshape(self._tree_shape),
-                val_columns[:, kept],
-                val_labels,
-                num_classes,
-                np.flatnonzero(categorical[kept]).tolist(),
-                weights=(self.target.weights_of(train), self.target.weights_of(val)),
-                learns_medians=self.learns_medians,
-            )
+            rows = (train, columns[:, kept]), (val, val_columns[:, kept])
+            return self._trees_of(*rows, np.flatnonzero(categorical[kept]).tolist())
 
-        every = np.arange(width)
         trees, names = fitted(every), self.columns_without_time
         shares = trees.gains()
         suspect = max(names, key=lambda at: float(shares[at]), default=None)
@@ -189,6 +182,43 @@ class BlendedTask(LabelTask[BatchT]):
             without = fitted(kept).predict(val_columns[:, kept])
             self._lifts = _lifts(names[suspect], trees.predict(val_columns), without, val_labels)
         return trees
+
+    def _trees_of(
+        self,
+        train: tuple[np.ndarray, np.ndarray],
+        val: tuple[np.ndarray, np.ndarray],
+        categorical: Sequence[int],
+    ) -> BoostedTrees:
+        """LightGBM fitted to positions of rows and their columns."""
+        labels, output = self.target.labels, self.output
+        return BoostedTrees.fit(
+            train[1],
+            labels[train[0]].reshape(self._tree_shape),
+            val[1],
+            labels[val[0]].reshape(self._tree_shape),
+            {"multi_class": output.num_outputs, "multi_label": 2}.get(output.problem),
+            categorical,
+            weights=(self.target.weights_of(train[0]), self.target.weights_of(val[0])),
+            learns_medians=self.learns_medians,
+        )
+
+    def narrowed(self, history: History, positions: np.ndarray, rows: NodeRows) -> HistorySpec:
+        """The spec of a history, of many columns with those by which a first LightGBM gains most.
+
+        Args:
+            positions: of training rows.
+            rows: nodes and times of the training rows.
+        """
+        if len(history.names) <= _MAX_COLUMNS:
+            return history.spec
+        some = thinned(np.arange(len(positions)), _MAX_RANKED)
+        times = None if rows.times is None else rows.times[some]
+        read = positions[some], history.columns(rows.nodes[some], times)
+        none = read[0][:0], read[1][:0]
+        gains = self._trees_of(read, none, history.categorical).gains()
+        useless = np.argsort(-gains, kind="stable")[_MAX_COLUMNS:]
+        left_out = (*history.spec.left_out, *(history.names[i] for i in useless))
+        return replace(history.spec, left_out=left_out)
 
     @property
     def _tree_shape(self) -> tuple[int, ...]:
@@ -443,9 +473,9 @@ class BlendedTask(LabelTask[BatchT]):
             assert self.known is not None
             return [ExtendedHistory(each, bundle) for each in self.known.histories]
         specs = self.fitted_histories(bundle) if blend is None else blend.history
-        return [self._history(bundle, spec) for spec in specs]
+        return [self.history_of(bundle, spec) for spec in specs]
 
-    def _history(self, bundle: Bundle, spec: HistorySpec) -> History:
+    def history_of(self, bundle: Bundle, spec: HistorySpec) -> History:
         labels = self.table_labels if spec.reads_labels else None
         return History(bundle, spec, max_age=self.max_age(spec.unit), labels=labels)
 

@@ -265,6 +265,9 @@ class NodeClassification(BlendedTask[NodeBatch]):
             counts = self._past.columns(seeds.node_ids(train), times)[:, 0]
             if outgrows(counts, times):
                 spec = replace(spec, left_out=(*spec.left_out, self.past_columns[0].name))
+        if seeds.name is not None:
+            history = self.history_of(bundle, spec)
+            spec = self.narrowed(history, train, self._rows("train", train))
         yield spec
 
     @cached_property
