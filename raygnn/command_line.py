@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import NoReturn
 
 from raygnn.config import LoadedConfig, load_config
@@ -14,6 +14,7 @@ from raygnn.console import print_nothing, printing, say
 from raygnn.data.filesystem import redact
 from raygnn.data.storage_retry import is_storage_error
 from raygnn.errors import ConfigError, PreemptedError, RaygnnError
+from raygnn.json_output import Main, with_json
 from raygnn.loops.signals import Terminated, signals_as_interrupts
 from raygnn.process_start import exit_normally
 from raygnn.redaction import forget_environment, without_environment
@@ -49,13 +50,6 @@ def config_parser(prog: str, usage: str, examples: str) -> argparse.ArgumentPars
 def add_output_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     group.add_argument("--quiet", action="store_true", help="print warnings and errors only")
-
-
-@contextmanager
-def printing_as(options: argparse.Namespace) -> Iterator[None]:
-    """Applies `--quiet` while a block runs."""
-    with printing(print_nothing) if options.quiet else nullcontext():
-        yield
 
 
 def add_allow_module(
@@ -113,22 +107,31 @@ def exit_process(main: Callable[[], int]) -> NoReturn:
     sys.exit(status)
 
 
-def run_command(
-    run: Callable[[argparse.Namespace, list[str]], None],
-    parser: argparse.ArgumentParser,
-    argv: Sequence[str] | None,
+def command(
+    run: Callable[..., int | None],
+    build_parser: Callable[[], argparse.ArgumentParser],
     *,
     interrupted: str,
-) -> int:
-    """Parses a command line with output options, runs it, and returns its exit status.
+) -> Main:
+    """The main function of a command, with `--json`, `--quiet` and exit statuses.
 
     Args:
-        run: called with the options, and with the arguments that the parser does not know.
+        run: called with the options; for a parser with a usage, also with the arguments that the
+            parser does not know.
         interrupted: as in `exit_status_of`.
     """
-    options, rest = parser.parse_known_args(argv)
-    with printing_as(options):
-        return exit_status_of(lambda: run(options, rest), interrupted=interrupted)
+
+    @with_json
+    def main(argv: Sequence[str] | None = None) -> int:
+        parser = build_parser()
+        options, *rest = (
+            parser.parse_known_args(argv) if parser.usage else (parser.parse_args(argv),)
+        )
+        quiet = printing(print_nothing) if getattr(options, "quiet", False) else nullcontext()
+        with quiet:
+            return exit_status_of(lambda: run(options, *rest), interrupted=interrupted)
+
+    return main
 
 
 def exit_status_of(command: Callable[[], int | None], *, interrupted: str) -> int:

@@ -15,14 +15,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from raygnn import __version__
-from raygnn.command_line import command_parser, exit_process
+from raygnn.command_line import command, command_parser, exit_process
 from raygnn.console import count, give_result, show
 from raygnn.data.cache import CACHE_VARIABLE
 from raygnn.data.checksums import Checksum, changed_files, find_damage
 from raygnn.data.filesystem import delete, exists, is_remote, join, read_bytes, redact, write_bytes
 from raygnn.data.storage_retry import is_storage_error
 from raygnn.errors import RaygnnError
-from raygnn.json_output import with_json
 
 _DESCRIPTION = """\
 Checks Python, packages, cores, memory, GPU, cache and cluster, and prints what to set.
@@ -257,11 +256,6 @@ _STORED: dict[str, Callable[[str], Iterator[Check]]] = {
 }
 
 
-@with_json
-def main(argv: Sequence[str] | None = None) -> int:
-    return _report(findings(build_parser().parse_args(argv).uri), show)
-
-
 def build_parser() -> argparse.ArgumentParser:
     parser = command_parser("raygnn doctor", _EXAMPLES, description=_DESCRIPTION)
     parser.add_argument(
@@ -270,14 +264,16 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _report(reported: Iterator[Check], write: Callable[[str], None]) -> int:
+def _run(options: argparse.Namespace) -> int:
     checks = []
-    for finding in reported:
+    for finding in findings(options.uri):
         checks.append(asdict(finding))
-        write(f"{finding}\n")
+        show(f"{finding}\n")
     give_result(checks=checks)
     return 1 if any(check["level"] == "fail" for check in checks) else 0
 
+
+main = command(_run, build_parser, interrupted="not everything was checked")
 
 if __name__ == "__main__":
     exit_process(main)

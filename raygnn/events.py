@@ -11,11 +11,10 @@ from itertools import count, islice
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
-from raygnn.command_line import command_parser, exit_process, exit_status_of
+from raygnn.command_line import command, command_parser, exit_process
 from raygnn.console import give_result, say, show
 from raygnn.data.filesystem import redact
 from raygnn.errors import ConfigError, DataError
-from raygnn.json_output import with_json
 
 if TYPE_CHECKING:
     from raygnn.data.event_log import Entry, EventLog
@@ -204,14 +203,6 @@ def _key(file: str, number: int, rows: Sequence[tuple[str, str]]) -> str:
     return f"{file.rpartition('/')[2][:100]}#{digest}"
 
 
-@with_json
-def main(argv: Sequence[str] | None = None) -> int:
-    options = build_parser().parse_args(argv)
-    return exit_status_of(
-        lambda: _run(options), interrupted="repeat the command to append the rest"
-    )
-
-
 def _run(options: argparse.Namespace) -> None:
     if options.action == "compact":
         tables = compact(options.log, options.model, options.graph)
@@ -242,6 +233,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     return parser
 
+
+main = command(_run, build_parser, interrupted="repeat the command to append the rest")
 
 if __name__ == "__main__":
     exit_process(main)

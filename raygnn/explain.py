@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from raygnn import command_line
 from raygnn.console import give_result, say
 from raygnn.errors import ConfigError
-from raygnn.json_output import with_json
 
 _USAGE = """\
 raygnn explain MODEL --graph URI --nodes IDS --out URI [options] [--section.key value ...]
@@ -25,11 +24,6 @@ raygnn explain runs/shop --graph shop --pairs pairs.csv --out out/why-these
 """
 _NUM_SHOWN = 5  # sentences
 _REQUIRED = {"graph": "the folder or URI of a graph", "out": "a folder to write"}
-
-
-@with_json
-def main(argv: Sequence[str] | None = None) -> int:
-    return command_line.run_command(_run, build_parser(), argv, interrupted="nothing was written")
 
 
 def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
@@ -99,6 +93,8 @@ def build_parser() -> argparse.ArgumentParser:
     command_line.add_output_options(parser)
     return parser
 
+
+main = command_line.command(_run, build_parser, interrupted="nothing was written")
 
 if __name__ == "__main__":
     command_line.exit_process(main)

@@ -27,7 +27,6 @@ from raygnn.inference.job import (
 )
 from raygnn.inference.new_rows import read_new, row_reader
 from raygnn.inference.seed_times import find_seed_times
-from raygnn.json_output import with_json
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.runtime.data_source import tables_source
 from raygnn.runtime.launch_inference import Asked, launch_inference
@@ -189,11 +188,6 @@ def _read_new(saved: SavedModel, bundle: Bundle, uri: str | PathLike[str]) -> Ad
 def _options(out: str | PathLike[str], *how: Any) -> OutputOptions:
     uri = fspath(out)
     return OutputOptions(uri, is_table(uri), *how)
-
-
-@with_json
-def main(argv: Sequence[str] | None = None) -> int:
-    return command_line.run_command(_run, build_parser(), argv, interrupted="nothing was written")
 
 
 def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
@@ -362,6 +356,8 @@ def build_parser() -> argparse.ArgumentParser:
     command_line.add_output_options(parser)
     return parser
 
+
+main = command_line.command(_run, build_parser, interrupted="nothing was written")
 
 if __name__ == "__main__":
     command_line.exit_process(main)

@@ -11,14 +11,12 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from typing import IO, Any
 
 from raygnn import __version__
-from raygnn.command_line import command_parser, exit_process, exit_status_of
+from raygnn.command_line import command, command_parser, exit_process
 from raygnn.data.filesystem import exists, join, read_text
 from raygnn.errors import ConfigError
-from raygnn.json_output import with_json
 
 _SUMMARY = """\
 Serves the path from tables to predictions as tools of a coding agent, over standard input and
@@ -191,15 +189,13 @@ def build_server() -> Any:
     return server
 
 
-@with_json
-def main(argv: Sequence[str] | None = None) -> int:
-    build_parser().parse_args(argv)
-    return exit_status_of(lambda: build_server().run(), interrupted="the agent starts it again")
-
-
 def build_parser() -> argparse.ArgumentParser:
     return command_parser("raygnn mcp", "\nraygnn mcp\n", description=_SUMMARY)
 
+
+main = command(
+    lambda _: build_server().run(), build_parser, interrupted="the agent starts it again"
+)
 
 if __name__ == "__main__":
     exit_process(main)

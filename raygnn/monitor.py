@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 from raygnn.command_line import (
     add_allow_module,
     check_arguments,
+    command,
     command_parser,
     exit_process,
-    exit_status_of,
 )
 from raygnn.console import give_result, say, warn
 from raygnn.errors import DataError
-from raygnn.json_output import with_json
 
 if TYPE_CHECKING:
     from raygnn.data.id_map import IdKind
@@ -181,12 +180,6 @@ def _as_answered(time: Any) -> Any:
     return time.isoformat() if isinstance(time, datetime) else time
 
 
-@with_json
-def main(argv: Sequence[str] | None = None) -> int:
-    options, remaining = build_parser().parse_known_args(argv)
-    return exit_status_of(lambda: _run(options, remaining), interrupted="nothing was written")
-
-
 def _run(options: argparse.Namespace, remaining: Sequence[str]) -> int:
     chosen = vars(options)
     graph = chosen.pop("graph")
@@ -221,6 +214,8 @@ def build_parser() -> argparse.ArgumentParser:
     add_allow_module(parser)
     return parser
 
+
+main = command(_run, build_parser, interrupted="nothing was written")
 
 if __name__ == "__main__":
     exit_process(main)

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import get_args
 
-from raygnn.command_line import command_parser, exit_process, exit_status_of
+from raygnn.command_line import add_allow_module, command, command_parser, exit_process
 from raygnn.config import load_config
 from raygnn.console import give_result
 from raygnn.data.edge_types import edge_type_name
@@ -14,26 +14,12 @@ from raygnn.data.ingest.plan_bundle import FeatureDtype, IngestOptions
 from raygnn.data.partition.build import Partitioning
 from raygnn.data.partition.record import PartitionRecord
 from raygnn.data.partition.steps import Method
-from raygnn.json_output import with_json
 
 _DESCRIPTION = """\
 Splits a graph into parts. A part contains its nodes and their incoming edges.
 Ray reads tables of 256 MB and more, on all nodes that see DIR. After an interruption, the same
 command resumes. See docs/partitions.md.
 """
-
-
-@with_json
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status.
-
-    0, 1 (failed), 2 (invalid input), or 130 and 143: stopped by Ctrl-C or SIGTERM; the same command
-    resumes.
-    """
-    args = build_parser().parse_args(argv)
-    return exit_status_of(
-        lambda: _run(args), interrupted="the same command resumes with the tasks that are left"
-    )
 
 
 def _run(args: argparse.Namespace) -> None:
@@ -51,7 +37,7 @@ def _run(args: argparse.Namespace) -> None:
     if args.config is not None:
         from raygnn.runtime.data_checks import rows_to_fit
 
-        loaded = load_config(args.config, allow_modules=args.allow_module)
+        loaded = load_config(args.config, allow_modules=args.allow_modules)
         rows = rows_to_fit(loaded, args.source)
     for line in report_lines(partition_tables(args.source, args.out, how, options, rows)):
         print(line)
@@ -102,13 +88,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="config of the training whose rows transforms and standardization are fitted on; "
         "default: the training rows of all training tables",
     )
-    add(
-        "--allow-module",
-        action="append",
-        default=[],
-        metavar="MODULE",
-        help="user module that CONFIG may name (repeatable)",
-    )
+    add_allow_module(parser, "user module that CONFIG may name")
     add("--on-error", choices=["fail", "drop"], default="fail", help="drop: leave out bad rows")
     add("--undirected", action="store_true", help="like data.undirected")
     add(
@@ -127,6 +107,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     return parser
 
+
+_INTERRUPTED = "the same command resumes with the tasks that are left"
+main = command(_run, build_parser, interrupted=_INTERRUPTED)
 
 if __name__ == "__main__":
     exit_process(main)

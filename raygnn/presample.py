@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from raygnn.command_line import config_parser, exit_process, load_from_arguments, run_command
+from raygnn.command_line import command, config_parser, exit_process, load_from_arguments
 from raygnn.config import load_config
 from raygnn.console import give_result, show
 from raygnn.errors import ConfigError
-from raygnn.json_output import with_json
 
 if TYPE_CHECKING:
     from raygnn.sampling.sample_record import SampleRecord
@@ -66,12 +65,6 @@ def _mode(out: str) -> list[str]:
     return ["--data.mode", "presampled", "--data.samples", out]
 
 
-@with_json
-def main(argv: Sequence[str] | None = None) -> int:
-    interrupted = "the same command resumes with the files that are left"
-    return run_command(_run, build_parser(), argv, interrupted=interrupted)
-
-
 def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
     if options.out is None or (options.epochs is not None and options.epochs < 1):
         raise ConfigError(
@@ -100,6 +93,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     return parser
 
+
+_INTERRUPTED = "the same command resumes with the files that are left"
+main = command(_run, build_parser, interrupted=_INTERRUPTED)
 
 if __name__ == "__main__":
     exit_process(main)

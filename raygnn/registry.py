@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from raygnn.command_line import command_parser, exit_process, exit_status_of
+from raygnn.command_line import command, command_parser, exit_process
 from raygnn.console import give_result, say, show
 from raygnn.data.filesystem import absolute, folder_names, join, redact
-from raygnn.json_output import with_json
 from raygnn.outputs import mlflow_registry, model_registry
 from raygnn.outputs.saved_model import SavedModel
 
@@ -86,12 +85,6 @@ def _named_alias(name: str) -> tuple[model_registry.RegisteredModel, str]:
     return model, alias or model_registry.CHAMPION
 
 
-@with_json
-def main(argv: Sequence[str] | None = None) -> int:
-    options = build_parser().parse_args(argv)
-    return exit_status_of(lambda: _run(options), interrupted="repeat the command")
-
-
 def _run(options: argparse.Namespace) -> None:
     if options.action == "list":
         names = [options.name] if options.name else folder_names(model_registry.models_folder())
@@ -159,6 +152,8 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("name", metavar="NAME@ALIAS")
     return parser
 
+
+main = command(_run, build_parser, interrupted="repeat the command")
 
 if __name__ == "__main__":
     exit_process(main)

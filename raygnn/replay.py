@@ -10,13 +10,12 @@ from raygnn.command_line import (
     add_allow_module,
     add_as_of,
     check_arguments,
+    command,
     command_parser,
     exit_process,
-    exit_status_of,
 )
 from raygnn.console import give_result, say
 from raygnn.errors import RaygnnError
-from raygnn.json_output import with_json
 
 _USAGE = """\
 raygnn replay MODEL FILE --graph URI [--follow LOG] [options] [--section.key value ...]
@@ -88,12 +87,6 @@ def replay(
     return len(records)
 
 
-@with_json
-def main(argv: Sequence[str] | None = None) -> int:
-    options, remaining = build_parser().parse_known_args(argv)
-    return exit_status_of(lambda: _run(options, remaining), interrupted="nothing was compared")
-
-
 def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
     chosen = vars(options)
     graph = chosen.pop("graph")
@@ -113,6 +106,8 @@ def build_parser() -> argparse.ArgumentParser:
     add_allow_module(parser)
     return parser
 
+
+main = command(_run, build_parser, interrupted="nothing was compared")
 
 if __name__ == "__main__":
     exit_process(main)

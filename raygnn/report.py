@@ -9,10 +9,9 @@ from contextlib import suppress
 from functools import partial
 from os import PathLike, fspath
 
-from raygnn.command_line import command_parser, exit_process, exit_status_of
+from raygnn.command_line import command, command_parser, exit_process
 from raygnn.console import give_result, say
 from raygnn.errors import RunError
-from raygnn.json_output import with_json
 
 _DESCRIPTION = """\
 Compares runs on one self-contained page: test metrics with intervals, config keys that differ,
@@ -107,12 +106,6 @@ def decide(run: str | PathLike[str], *, top: float | None = None, cost: float | 
     return "\n".join(lines)
 
 
-@with_json
-def main(argv: Sequence[str] | None = None) -> int:
-    options = build_parser().parse_args(argv)
-    return exit_status_of(lambda: _run(options), interrupted="nothing was written")
-
-
 def _run(options: argparse.Namespace) -> None:
     if options.top is not None or options.cost is not None:
         decisions = [decide(run, top=options.top, cost=options.cost) for run in options.runs]
@@ -167,6 +160,8 @@ def _cost(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} is not two costs, such as 1:20")
     return costs[1] / costs[0]
 
+
+main = command(_run, build_parser, interrupted="nothing was written")
 
 if __name__ == "__main__":
     exit_process(main)

@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 from raygnn.command_line import (
     add_allow_module,
     check_arguments,
+    command,
     command_parser,
     exit_process,
-    exit_status_of,
 )
 from raygnn.config import LoadedConfig, load_config
 from raygnn.config.run_section import Promotion
 from raygnn.console import give_result, say
 from raygnn.errors import CheckpointError, RunError
-from raygnn.json_output import with_json
 from raygnn.loops.baselines import is_error
 
 if TYPE_CHECKING:
@@ -218,14 +217,6 @@ def _decide(
     )
 
 
-@with_json
-def main(argv: Sequence[str] | None = None) -> int:
-    options, remaining = build_parser().parse_known_args(argv)
-    return exit_status_of(
-        lambda: _run(options, remaining), interrupted="the same command continues"
-    )
-
-
 def _run(options: argparse.Namespace, remaining: Sequence[str]) -> int:
     rule = "it needs NAME and CONFIG"
     check_arguments(remaining, 2, rule, _USAGE, id="retrain-arguments-missing")
@@ -241,6 +232,8 @@ def build_parser() -> argparse.ArgumentParser:
     add_allow_module(parser)
     return parser
 
+
+main = command(_run, build_parser, interrupted="the same command continues")
 
 if __name__ == "__main__":
     exit_process(main)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 
-from raygnn.command_line import command_parser, exit_process, exit_status_of
+from raygnn.command_line import command, command_parser, exit_process
 from raygnn.config_schema import config_json_schema
 from raygnn.console import give_result, show
 from raygnn.data.manifest import Manifest
-from raygnn.json_output import line_json_schema, with_json
+from raygnn.json_output import line_json_schema
 
 _DESCRIPTION = """\
 Prints the JSON Schema of a training config, of graph.yaml or of a line that --json prints, for
@@ -28,16 +27,10 @@ _SCHEMAS = {
 }
 
 
-@with_json
-def main(argv: Sequence[str] | None = None) -> int:
-    options = build_parser().parse_args(argv)
-
-    def run() -> None:
-        schema = _SCHEMAS[options.what]()
-        show(json.dumps(schema, indent=2) + "\n")
-        give_result(schema=schema)
-
-    return exit_status_of(run, interrupted="nothing was printed")
+def _run(options: argparse.Namespace) -> None:
+    schema = _SCHEMAS[options.what]()
+    show(json.dumps(schema, indent=2) + "\n")
+    give_result(schema=schema)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -47,6 +40,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     return parser
 
+
+main = command(_run, build_parser, interrupted="nothing was printed")
 
 if __name__ == "__main__":
     exit_process(main)

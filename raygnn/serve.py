@@ -15,7 +15,6 @@ from raygnn import command_line
 from raygnn.console import give_result, printing, say
 from raygnn.data.filesystem import absolute, join, redact
 from raygnn.errors import ConfigError
-from raygnn.json_output import with_json
 
 if TYPE_CHECKING:
     from raygnn.data.compactions import GrownTables
@@ -257,14 +256,6 @@ def _answers(opened: Callable[[], TrainedModel], how: Mapping[str, Any]) -> Answ
     return answers
 
 
-@with_json
-def main(argv: Sequence[str] | None = None) -> int:
-    options, remaining = build_parser().parse_known_args(argv)
-    return command_line.exit_status_of(
-        lambda: _run(options, remaining), interrupted="the server is stopped"
-    )
-
-
 def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
     command_line.check_model_argument(remaining, _USAGE)
     if options.graph is None:
@@ -312,6 +303,8 @@ def build_parser() -> argparse.ArgumentParser:
     command_line.add_allow_module(parser)
     return parser
 
+
+main = command_line.command(_run, build_parser, interrupted="the server is stopped")
 
 if __name__ == "__main__":
     command_line.exit_process(main)

@@ -9,12 +9,11 @@ from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from raygnn.command_line import config_parser, exit_process, load_from_arguments, run_command
+from raygnn.command_line import command, config_parser, exit_process, load_from_arguments
 from raygnn.config import load_config
 from raygnn.config_schema import config_json_schema
 from raygnn.console import give_result, show
 from raygnn.errors import ConfigError, RaygnnError
-from raygnn.json_output import with_json
 
 if TYPE_CHECKING:
     from raygnn.runtime.result import RunResult
@@ -88,17 +87,6 @@ def _load_model(folder: str, allow_modules: Sequence[str], model: Any) -> Any:
     return load(folder, allow_modules=allow_modules, module=model)
 
 
-@with_json
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status.
-
-    0: trained. 1: failed. 2: invalid input. 130, 143: stopped by Ctrl-C or SIGTERM; the same
-    command resumes.
-    """
-    interrupted = "the same command resumes from the last checkpoint, if there is one"
-    return run_command(_run, build_parser(), argv, interrupted=interrupted)
-
-
 def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
     if options.print_schema:
         show(json.dumps(config_json_schema(), indent=2) + "\n")
@@ -143,6 +131,9 @@ def build_parser() -> argparse.ArgumentParser:
     instead.add_argument("--out", metavar="FOLDER", help="folder for --export, any fsspec URI")
     return parser
 
+
+_INTERRUPTED = "the same command resumes from the last checkpoint, if there is one"
+main = command(_run, build_parser, interrupted=_INTERRUPTED)
 
 if __name__ == "__main__":
     exit_process(main)

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from raygnn.command_line import (
     check_arguments,
+    command,
     config_parser,
     exit_process,
     load_from_arguments,
-    run_command,
 )
 from raygnn.console import show
-from raygnn.json_output import with_json
 
 if TYPE_CHECKING:
     from ray.tune import ResultGrid
@@ -66,12 +65,6 @@ def sweep(
     return run_sweep(load_sweep(config, overrides, allow_modules), data=data)
 
 
-@with_json
-def main(argv: Sequence[str] | None = None) -> int:
-    interrupted = "the same command resumes the sweep, if it sets run.name"
-    return run_command(_run, build_parser(), argv, interrupted=interrupted)
-
-
 def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
     if options.print_config:
         show(load_from_arguments(remaining, options.allow_modules, _USAGE).saved_yaml())
@@ -88,6 +81,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--trials", metavar="N", help="trials to run (tune.num_samples)")
     return parser
 
+
+_INTERRUPTED = "the same command resumes the sweep, if it sets run.name"
+main = command(_run, build_parser, interrupted=_INTERRUPTED)
 
 if __name__ == "__main__":
     exit_process(main)
