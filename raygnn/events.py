@@ -124,9 +124,9 @@ def verify(log: str | PathLike[str]) -> int:
     num_segments = sum(1 for _ in opened.read())
     if not names or len(names) > num_segments:
         raise DataError(
-            f"LOG={redact(opened.uri)!r} is invalid: {len(names):,} files, of which "
-            f"{num_segments:,} are the log until row {opened.position:,}. Restore the segment that "
-            "begins there, or name the folder of a log. [events-incomplete]"
+            f"LOG={redact(opened.uri)!r} is invalid: {num_segments:,} of {len(names):,} files are "
+            f"a log. Restore the segment of row {opened.position:,}, or name a log. "
+            "[events-incomplete]"
         )
     return opened.position
 

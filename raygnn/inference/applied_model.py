@@ -342,7 +342,6 @@ def load_module(saved: SavedModel, task: Task) -> nn.Module:
     if not isinstance(getattr(model, "encoder", None), GraphEncoder):
         raise ConfigError(
             f"task.type={task.env.loaded.config.task.type!r} is invalid: its model has no "
-            "`encoder` of class GraphEncoder. Build it as NodeClassification does. "
-            "[infer-no-encoder]"
+            "`encoder`, a GraphEncoder. Build it as NodeClassification does. [infer-no-encoder]"
         )
     return model.float().eval().to(task.env.device)

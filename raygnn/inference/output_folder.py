@@ -161,9 +161,8 @@ class OutputFolder:
                 uris.append(filesystem.join(self.staged_uri, file["file"]))
                 if not filesystem.exists(uris[-1]):
                     raise RunError(
-                        f"out={redact(self.uri)!r} is invalid: the driver does not see "
-                        f"{file['file']} of a worker. Name a bucket or a shared folder. "
-                        "[output-not-shared]"
+                        f"out={redact(self.uri)!r} is invalid: {file['file']} of a worker is not "
+                        "seen here. Name a bucket or a shared folder. [output-not-shared]"
                     )
         return uris
 

@@ -314,9 +314,8 @@ def pairs_to_predict(
     edge_type = links[relation] if links else _edge_type(spec)
     if spec.output.own_columns:
         raise ConfigError(
-            f"pairs is invalid: the model reads {list(spec.output.own_columns)} of the edges "
-            f"{edge_type_name(edge_type)}, which pairs do not have. Write them as edges of the "
-            "graph, and predict all edges. [model-pairs-features]"
+            f"pairs is invalid: the model reads {list(spec.output.own_columns)} of edges. Write "
+            "pairs as edges of the graph, and predict all edges. [model-pairs-features]"
         )
     pairs = SeedEdges.of_pairs(edge_type, sources, targets)
     if times is None or times.of(edge_type_name(edge_type)) is not None:

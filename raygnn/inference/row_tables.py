@@ -183,9 +183,9 @@ def read_seed_rows(bundle: Bundle, node_type: str, request: RowRequest) -> SeedR
     is_unclear = len(id_columns) != 1 or len(time_columns) > 1
     if is_unclear or (moment is not None and not time_columns and len(rows) > 1):
         raise DataError(
-            f"rows are invalid: they have the columns {', '.join(rows)}. Name one column of ids "
-            f"{' or '.join(id_names)} and one of times {' or '.join(time_names)}, or give ids "
-            "only, to predict as of now. [infer-rows-columns]"
+            f"rows are invalid: they have the columns {', '.join(rows)}. Name ids "
+            f"{' or '.join(id_names)}, and times, if any, {' or '.join(time_names)}. "
+            "[infer-rows-columns]"
         )
     nodes = look_up_ids(bundle, node_type, rows[id_columns[0]], "rows")
     if moment is None and time_columns:

@@ -206,9 +206,8 @@ class Accumulation:
         declared = sorted(self._task.step_metrics)
         if sorted(output.metrics) != declared:
             raise TrainingError(
-                f"task.type={self._config.task.type!r} is invalid: training_step gave the metrics "
-                f"{sorted(output.metrics)}, its step_metrics are {declared}. Give all of them for "
-                "every batch. [task-step-metrics]"
+                f"task.type={self._config.task.type!r} is invalid: training_step gave "
+                f"{sorted(output.metrics)}. Give all step_metrics {declared}. [task-step-metrics]"
             )
 
 

@@ -135,9 +135,8 @@ class Optimization:
         for name, weight in self.module.named_parameters():
             if weight.requires_grad and id(weight) not in sparse:
                 raise ConfigError(
-                    "optimizer.type='SparseAdam' is invalid: it takes sparse gradients only, and "
-                    f"that of {name} is dense. Set Adam, or, with model.args.sparse_embeddings, "
-                    "Adagrad or SGD. [optimizer-sparse]"
+                    f"optimizer.type='SparseAdam' is invalid: the gradient of {name} is dense. Set "
+                    "Adam, or with model.args.sparse_embeddings Adagrad or SGD. [optimizer-sparse]"
                 )
 
     @property
@@ -255,9 +254,8 @@ class Optimization:
             if "." in self.schedule.type:
                 raise  # a user's optimizer, perhaps; its traceback explains more
             raise ConfigError(
-                f"lr_scheduler.args={self.schedule.args!r} is invalid: {self.schedule.type} fails "
-                f"with them: {error}. Set them for as many {self.schedule.interval}s as the run "
-                "has. [scheduler-arguments]"
+                f"lr_scheduler.args={self.schedule.args!r} is invalid: {error}. Set them for as "
+                f"many {self.schedule.interval}s as the run has. [scheduler-arguments]"
             ) from error
 
     def step_plateau(self, metrics: dict[str, float], monitor: str) -> None:

@@ -76,9 +76,8 @@ def _verified(uri: str) -> bytes:
         digest = saved_digests(read_bytes(join(folder or ".", SPEC_FILE))).get(name)
         if digest not in (None, hashlib.sha256(content).hexdigest()):
             raise CheckpointError(
-                f"{redact(uri)} is damaged: its sha256 is not that in {SPEC_FILE}. Copy the files "
-                f"of the model from its run again: {MODEL_FILE}, {SPEC_FILE}, {CONFIG}, and "
-                f"{TREES_FILE} if there is one. [model-weights-damaged]"
+                f"{redact(uri)} is damaged: its sha256 is not that in {SPEC_FILE}. Copy all files "
+                "of the model from its run again. [model-weights-damaged]"
             )
     return content
 

@@ -78,9 +78,8 @@ def check_needs(needs: Needs, num_workers: int, memory: int | None = None) -> No
         return
     raise ResourceError(
         f"{count(num_workers, 'worker')} of this node need {compact(num_workers * needs.learned)}B "
-        f"of memory, and it has {compact(memory)}B: each holds {compact(needs.learned)}B for "
-        "learned rows of nodes without features (rows, gradients, state of the optimizer, best "
-        "rows). Give such nodes features, lower model.args.hidden_channels, set scaling.shard to "
+        f"of memory for learned rows of nodes without features, and it has {compact(memory)}B. "
+        "Give such nodes features, lower model.args.hidden_channels, set scaling.shard to "
         "embeddings or optimizer.type to SGD, or train fewer workers on a node. [run-memory]"
     )
 

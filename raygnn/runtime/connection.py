@@ -98,14 +98,13 @@ def _start(address: str | None) -> str | None:
 def _not_started(address: str | None, cause: str) -> ResourceError:
     if address == "local":
         return ResourceError(
-            f"Ray cannot be started on this machine: {cause}. Look into the logs in "
-            "/tmp/ray/session_latest/logs, and start again when the machine is less busy, or set "
-            f"{ADDRESS_VARIABLE} to the address of a running head. [ray-not-started]"
+            f"Ray cannot be started: {cause}. See /tmp/ray/session_latest/logs, start again when "
+            f"the machine is less busy, or set {ADDRESS_VARIABLE} to a running head. "
+            "[ray-not-started]"
         )
     return ResourceError(
-        f"Ray cannot be joined: {cause}. {ADDRESS_VARIABLE} is "
-        f"{os.environ.get(ADDRESS_VARIABLE)!r}: set it to the address of a head, or to local. "
-        "[cluster-unreachable]"
+        f"Ray cannot be joined at {os.environ.get(ADDRESS_VARIABLE)!r}: {cause}. Set "
+        f"{ADDRESS_VARIABLE} to the address of a head, or to local. [cluster-unreachable]"
     )
 
 

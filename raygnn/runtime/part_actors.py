@@ -53,9 +53,9 @@ class PartActor:
         node = ray.get_runtime_context().get_node_id()
         if not exists(self._folder):
             raise DataError(
-                f"data.uri={redact(os.fspath(self._folder))!r} is invalid: node "
-                f"{ray.util.get_node_ip_address()} ({node[:8]}) does not see the folder of part "
-                f"{self._number}. Set a shared folder, or a bucket. [partition-not-shared]"
+                f"data.uri={redact(os.fspath(self._folder))!r} is invalid: node {node[:8]} does "
+                f"not see part {self._number}. Set a shared folder, or a bucket. "
+                "[partition-not-shared]"
             )
         self._answers()
         return node

@@ -96,9 +96,8 @@ def _plan(config: Config, num_runs: int) -> WorkerResources:
         raise ResourceError(_explain(config, resources, nodes, places), id="cluster-no-room")
     if places < scaling.min_workers * num_runs:
         raise ResourceError(
-            f"tune.max_concurrent_trials={num_runs} is invalid: trials of "
-            f"{count(scaling.min_workers, 'worker')} need {scaling.min_workers * num_runs} places "
-            f"of {places}. Set {places // scaling.min_workers} or less. [sweep-no-room]"
+            f"tune.max_concurrent_trials={num_runs} is invalid: there is room for {places} "
+            f"workers. Set {places // scaling.min_workers} or less. [sweep-no-room]"
         )
     if num_runs == 1:
         held = held_resources(resources, scaling.min_workers)

@@ -70,9 +70,8 @@ def train_on_ray(
                 num_preemptions += 1
                 if 0 <= limit < num_preemptions:
                     raise TrainingError(
-                        f"Nodes of the run were taken away {num_preemptions} times, and "
-                        f"scaling.max_preemptions is {limit}. Start the run again to resume, with "
-                        "a higher limit or on nodes that stay. [run-preempted]"
+                        f"Nodes of the run were taken away {num_preemptions} times. Start it again "
+                        f"to resume, with scaling.max_preemptions above {limit}. [run-preempted]"
                     ) from error
                 stopped = str(error).partition(". ")[0]
                 say(f"{stopped}. Its workers start again on other nodes, and resume")
@@ -101,8 +100,8 @@ def check_folder_is_seen(folder: RunFolder, storage_path: str) -> None:
     while not folder.is_this_start():
         if time.monotonic() > end_s:
             raise RunError(
-                f"run.storage_path={redact(storage_path)!r} is invalid: node "
-                f"{socket.gethostname()} does not see {redact(folder.uri)} of the driver. Set a "
-                "bucket or a shared folder. [run-storage-not-shared]"
+                f"run.storage_path={redact(storage_path)!r} is invalid: {socket.gethostname()} "
+                "does not see the run's folder. Set a bucket or shared folder. "
+                "[run-storage-not-shared]"
             )
         time.sleep(0.5)

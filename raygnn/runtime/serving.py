@@ -220,9 +220,8 @@ def _check_room(options: ReplicaOptions, resources: Callable[[], dict[str, float
         there = resources().get(name, 0.0)
         if each * options.num_replicas > there:
             raise ResourceError(
-                f"--replicas={options.num_replicas} is invalid: they take "
-                f"{each * options.num_replicas:g} of {there:g} {name}s. Set fewer, or fewer "
-                "--cpus. [serve-no-room]"
+                f"--replicas={options.num_replicas} is invalid: they take more than {there:g} "
+                f"{name}s. Set fewer, or fewer --cpus. [serve-no-room]"
             )
 
 

@@ -196,12 +196,9 @@ def _conclude(plan: SweepPlan, folder: RunFolder, grid: ResultGrid, causes: list
     write_text(join(folder.uri, "report.html"), compare([folder.uri]).html())
     console.say(f"report      {join(folder.uri, 'report.html')}")
     if causes:
-        raise PreemptedError(
-            f"The sweep was stopped by {causes[0]}. Start it again with run.name {folder.name!r} "
-            "to resume.",
-            causes[0],
-            id="sweep-stopped",
-        )
+        again = f"Start it again with run.name {folder.name!r} to resume."
+        text = f"The sweep was stopped by {causes[0]}. {again}"
+        raise PreemptedError(text, causes[0], id="sweep-stopped")
     if ranked[0].best is None:
         show_held_lines()
         raise TrainingError(

@@ -175,13 +175,9 @@ class Answers:
             check_can_answer(first, near)
         if isinstance(first, TopK):
             if hidden := [name for name in first.columns if name not in self._columns]:
-                raise ConfigError.invalid(
-                    "columns",
-                    hidden,
-                    "this server does not return them",
-                    f"It gives: {', '.join(self._columns) or 'none'}",
-                    id="serve-columns",
-                )
+                rule = "this server does not return them"
+                remedy = f"It gives: {', '.join(self._columns) or 'none'}"
+                raise ConfigError.invalid("columns", hidden, rule, remedy, id="serve-columns")
             graph = self._every if first.time is None else self._at(first.time)
             if not graph.is_precomputed:
                 graph.precompute()
@@ -213,12 +209,9 @@ class Answers:
 def check_can_follow(spec: ModelSpec, *, precomputed: bool) -> None:
     """Raises a ConfigError if a model, or precomputed embeddings, cannot follow an event log."""
     if precomputed:
-        raise ConfigError.invalid(
-            "--precomputed",
-            True,
-            "embeddings of all nodes would be older than the log",
-            "Leave out one of --precomputed and --follow",
-            id="serve-follow-precomputed",
+        raise ConfigError(
+            "--precomputed=True is invalid: embeddings would be older than the log. Leave it out, or "
+            "--follow. [serve-follow-precomputed]"
         )
     if spec.output.predicted_edges is not None:
         raise ConfigError(
@@ -232,9 +225,9 @@ def check_can_answer(question: Question, graph: OpenGraph) -> None:
     has_own = times is not None and any(times.of(edge_type_name(link)) is None for link in links)
     if isinstance(question, TopK) or (isinstance(question, Score) and has_own):
         raise ConfigError(
-            f"/{_ROUTE_OF[type(question)]} is not answered while the server follows an event "
-            f"log{'' if isinstance(question, TopK) else ' without --as-of'}. Send the request to a "
-            "server without --follow. [serve-follow-question]"
+            f"/{_ROUTE_OF[type(question)]} is not answered with "
+            f"--follow{'' if isinstance(question, TopK) else ' and without --as-of'}. Ask a server "
+            "without it. [serve-follow-question]"
         )
 
 

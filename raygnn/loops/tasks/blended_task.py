@@ -456,13 +456,9 @@ class BlendedTask(LabelTask[BatchT]):
         """The graph, for LightGBM. Raises a ConfigError on parts of a graph."""
         bundle = self.env.bundle
         if bundle.is_of_parts:
-            raise ConfigError.invalid(
-                "data.mode",
-                "partitioned",
-                "the model blends LightGBM, which reads all events of the graph",
-                "Set it to in_memory, or train with task.args.blend: false",
-                id="blend-of-parts",
-            )
+            rule = "the model blends LightGBM, which reads all events of the graph"
+            remedy = "Set it to in_memory, or train with task.args.blend: false"
+            raise ConfigError.invalid("data.mode", "partitioned", rule, remedy, id="blend-of-parts")
         return bundle
 
     @cached_property

@@ -122,7 +122,7 @@ def build_encoder(
     if isinstance(encoder, HeteroEncoder):
         if encoder.embedded_types != spec.embedded_types:
             raise ConfigError(
-                f"model.type={config.model.type!r} is invalid: it learns rows of the node types "
+                f"model.type={config.model.type!r} is invalid: it learns rows of "
                 f"{sorted(encoder.embedded_types)}, not {sorted(spec.embedded_types)}. Set "
                 "reads_node_features = False in its class. [model-rows-unsaid]"
             )
@@ -218,9 +218,8 @@ def _interactions(
     read = [name for name in widths if name not in spec.embedded_types]
     if not read:
         raise ConfigError(
-            "model.interaction is invalid: it crosses features, and "
-            f"model.type={config.model.type!r} reads none here. Remove it. "
-            "[model-interaction-features]"
+            f"model.interaction is invalid: model.type={config.model.type!r} reads no features "
+            "here to cross. Remove it. [model-interaction-features]"
         )
     return {name: CrossNetwork(widths[name], pairs.num_layers, pairs.rank) for name in read}
 

@@ -203,9 +203,8 @@ class EncoderTask(Task[BatchT]):
         Raises a ConfigError if the task overrides `build_model` instead, which cannot be shared.
         """
         raise ConfigError(
-            f"task.type={self.config.task.type!r} is invalid: it builds encoder and head in one, "
-            "so it cannot share an encoder with other tasks. Train it alone, or give its class "
-            "`build_head` in the place of `build_model`. [tasks-no-head]"
+            f"task.type={self.config.task.type!r} is invalid: it shares no encoder. Train it "
+            "alone, or give its class `build_head` in the place of `build_model`. [tasks-no-head]"
         )
 
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:

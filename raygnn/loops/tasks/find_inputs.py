@@ -272,14 +272,13 @@ def _check_only_type(config: Config, bundle: Bundle, feature: str, model_class: 
     graph_inputs.check_types(name, model_class, len(bundle.node_types), num_edge_types)
     if not bundle.feature_widths(feature):
         raise DataError(
-            f"task.args.feature={feature!r} is invalid: node type {bundle.node_types[0]!r} has no "
-            "such feature. Name a column under its features in graph.yaml, or set model.type to "
-            "LightGCN, which needs none. [task-feature-unknown]"
+            f"task.args.feature={feature!r} is invalid: {bundle.node_types[0]!r} has no such "
+            "feature. Add it in graph.yaml, or set model.type: LightGCN, without any. "
+            "[task-feature-unknown]"
         )
     shape = bundle.columns(bundle.node_types[0])[feature].shape
     if len(shape) > 1 and issubclass(model_class, Encoder):
         raise DataError(
-            f"task.args.feature={feature!r} is invalid: its rows are tensors of shape "
-            f"{list(shape)}, and {model_class.__name__} reads flat ones. Write them as lists, or "
-            "set model.type to a module of your own that reads tensors. [task-feature-shape]"
+            f"task.args.feature={feature!r} is invalid: {model_class.__name__} reads no rows of "
+            f"shape {list(shape)}. Write lists, or set your own model.type. [task-feature-shape]"
         )

@@ -139,9 +139,9 @@ class LabelOutput(Output):
         if not fits:
             names = self.class_names or [f"0 to {self.num_outputs - 1}"]
             raise DataError(
-                f"label {self.label!r} of {self.of} is invalid: the graph has the classes "
-                f"{_few(here or ['numbers'])}, and the model {_few(names)}. Give the labels the "
-                "names or numbers of training, each class at least once. [model-classes-differ]"
+                f"label {self.label!r} of {self.of} is invalid: its classes are "
+                f"{_few(here or ['numbers'])}. Give all of training: {_few(names)}. "
+                "[model-classes-differ]"
             )
 
     def manifest(self) -> Mapping[str, Any]:
@@ -244,10 +244,12 @@ class LabelTarget(TaskTarget):
             )
         if output.problem != "regression":
             if configured or self.arguments.clamp:
+                key = f"task.args.{'standardize_target' if configured else 'clamp'}"
+                rule = f"{output.label!r} is not a number to be regressed, but a class"
                 raise ConfigError.invalid(
-                    f"task.args.{'standardize_target' if configured else 'clamp'}",
+                    key,
                     True,
-                    f"{output.label!r} is not a number to be regressed, but a class",
+                    rule,
                     "Leave it out",
                     id="task-standardize-class" if configured else "task-clamp-class",
                 )

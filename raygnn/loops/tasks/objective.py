@@ -123,9 +123,9 @@ def bind_term(
         raise ConfigError.invalid("losses.type", term.type, rule, remedy, id="loss-row-weights")
     if missing := sorted(bound.needs - set(provided)):
         raise ConfigError(
-            f"losses.type={term.type!r} is invalid: it takes {', '.join(missing)}, and this task "
-            f"gives {', '.join(sorted(provided))}. Set {', '.join(_fitting(provided))}, or name "
-            f"them in losses.inputs: {{{missing[0]}: {sorted(provided)[0]}}}. [loss-inputs-missing]"
+            f"losses.type={term.type!r} is invalid: this task gives no {', '.join(missing)}, but "
+            f"{', '.join(sorted(provided))}. Set {', '.join(_fitting(provided))}, or "
+            f"losses.inputs: {{{missing[0]}: {sorted(provided)[0]}}}. [loss-inputs-missing]"
         )
     if term.on is not None and "prediction" not in bound.needs:
         raise ConfigError(

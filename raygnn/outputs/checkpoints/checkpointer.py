@@ -225,7 +225,6 @@ def _check_model(engine: Engine, weights: dict[str, Any], uri: str) -> None:
     ]
     if problems:
         raise CheckpointError(
-            f"checkpoint.resume={uri!r} is invalid: it belongs to another model: "
-            f"{'; '.join(problems[:3])}. Set checkpoint.init_from to load what fits. "
-            "[resume-other-model]"
+            f"checkpoint.resume={uri!r} is of another model: {'; '.join(problems[:3])}. Set "
+            "checkpoint.init_from to load what fits. [resume-other-model]"
         )

@@ -38,9 +38,9 @@ def warm_start(module: nn.Module, settings: InitFrom, folder: str = "") -> list[
     for name in loaded:
         if weights[name].shape != state[name].shape:
             raise CheckpointError(
-                f"checkpoint.init_from.uri={redact(settings.uri)!r} is invalid: {name} has the "
-                f"shape {list(weights[name].shape)}, the model's has {list(state[name].shape)}. "
-                "Exclude it, or set model.args as they were. [init-weights-shape]"
+                f"checkpoint.init_from.uri={redact(settings.uri)!r} is invalid: the shape of "
+                f"{name} is {list(weights[name].shape)}, here {list(state[name].shape)}. Exclude "
+                "it, or set model.args as they were. [init-weights-shape]"
             )
     module.load_state_dict({name: weights[name] for name in loaded}, strict=False)
     _freeze(module, settings.freeze)

@@ -331,9 +331,8 @@ def _find_inputs(
             )
         if name in telling:
             raise ConfigError(
-                f"task.args.inputs={named!r} is invalid: {name!r} contains the label, so the model "
-                "would read the answer. Leave it out; with task.args.edge_feature the model reads "
-                "it from other edges. [task-edge-input-label]"
+                f"task.args.inputs={named!r} is invalid: {name!r} contains the label. Leave it "
+                "out; task.args.edge_feature reads it from other edges. [task-edge-input-label]"
             )
     return tuple(named)
 

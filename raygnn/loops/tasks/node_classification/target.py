@@ -186,9 +186,8 @@ class NodeTarget(label_target.LabelTarget):
             target.end_of_graph(config, split)
         if arguments.past_labels and not is_known:
             raise ConfigError(
-                f"task.args.past_labels=True is invalid: {seeds.place} has no time, no window, or "
-                "is learned without sampling.temporal. Declare both in graph.yaml, or set it to "
-                "false. [task-past-labels]"
+                f"task.args.past_labels=True is invalid: {seeds.place} lacks a time, a window, or "
+                "sampling.temporal. Declare them, or set it to false. [task-past-labels]"
             )
         window_as_time(seeds.window, seeds.time_unit, f"{seeds.place}.window")
         return target
@@ -420,13 +419,8 @@ def _check_sampling(seeds: SeedRows, config: Config) -> None:
 
 def _find_type(bundle: Bundle, target: str | None) -> str:
     if target is not None:
-        ConfigError.check_choice(
-            "task.args.target",
-            target,
-            bundle.node_types,
-            "unknown node type",
-            id="graph-node-type-unknown",
-        )
+        key, rule, known = "task.args.target", "unknown node type", bundle.node_types
+        ConfigError.check_choice(key, target, known, rule, id="graph-node-type-unknown")
         return target
     labelled = [t for t in bundle.node_types if label_target.names_of(bundle.columns(t), "label")]
     if len(labelled) == 1:
@@ -458,7 +452,6 @@ def _check_feature(bundle: Bundle, node_type: str, feature: str) -> None:
     features = label_target.names_of(bundle.columns(node_type), "feature")
     if features and feature not in features:
         raise DataError(
-            f"task.args.feature={feature!r} is invalid: node type {node_type!r} has the features "
-            f"{', '.join(features)}. Name a column under node_types.{node_type}.features in "
-            "graph.yaml, or set one of these. [task-feature-unknown]"
+            f"task.args.feature={feature!r} is invalid: unknown feature of {node_type!r}. Set one "
+            f"of: {', '.join(features)}; or add it in graph.yaml. [task-feature-unknown]"
         )

@@ -101,9 +101,8 @@ class SelfSupervisedTarget(LabelTarget):
             probe = NodeOutput(node_type, label=label, **shape)
         elif config.metrics:
             raise DataError(
-                f"metrics={[metric.type for metric in config.metrics]!r} is invalid: they judge a "
-                f"probe of labels, and node type {node_type!r} has no labels or no splits. Name "
-                "both in graph.yaml, or remove the metrics. [probe-no-labels]"
+                f"metrics={[metric.type for metric in config.metrics]!r} is invalid: {node_type!r} "
+                "lacks labels or splits. Name both in graph.yaml, or remove it. [probe-no-labels]"
             )
         return cls(arguments, EmbeddingOutput(node_type, probe), labels, splits)
 

@@ -243,9 +243,8 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         spread = spreads[-1] if spreads else 1.0  # of validation, which follows training
         if spread < _COLLAPSED and engine.context.rank == 0:
             say(
-                f"warning: the embeddings have collapsed: their spread is {spread:.2g} of that "
-                "of random directions (embedding_std). Lower optimizer.args.lr, or set another "
-                "task.args.method."
+                f"warning: the embeddings have collapsed: embedding_std is {spread:.2g} of that of "
+                "random directions. Lower optimizer.args.lr, or set another task.args.method."
             )
 
     def _embed(self, ids: np.ndarray) -> Tensor:

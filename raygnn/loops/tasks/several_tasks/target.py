@@ -164,9 +164,8 @@ class SeveralTarget(TaskTarget):
         for name, entry in config.tasks.items():
             if entry.args.get("past_labels") is True and not target.num_past_columns:
                 raise ConfigError(
-                    f"tasks.{name}.args.past_labels=True is invalid: the tasks share the inputs of "
-                    "an encoder, and not all learn labels of one form for the same entities. "
-                    "Remove it, or train this task alone. [tasks-past-labels]"
+                    f"tasks.{name}.args.past_labels=True is invalid: not all tasks learn such "
+                    "labels of these entities. Remove it, or train it alone. [tasks-past-labels]"
                 )
         return target
 

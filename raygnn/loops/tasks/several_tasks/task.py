@@ -146,9 +146,9 @@ class SeveralTasks(EncoderTask[Any]):
         joint = [name for name, part in self.trained.items() if part.joint_loss is not None]
         if len(joint) > 1:
             raise ConfigError(
-                f"tasks is invalid: the losses of {' and '.join(joint)} compare all micro-batches "
-                "of a step, which one task only may. Set candidates of a link loss to rank, "
-                "another task.args.method, or the weight of all but one to 0. [tasks-joint-losses]"
+                f"tasks is invalid: {' and '.join(joint)} compare all micro-batches of a step; one "
+                "task may. Set candidates: rank, another method, or a weight to 0. "
+                "[tasks-joint-losses]"
             )
         self._joint = next(iter(joint), None)
         self.joint_loss = self if joint else None
