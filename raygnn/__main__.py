@@ -70,8 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         print(f"{type(error).__name__}:\n{error}", file=sys.stderr)
         return error.exit_status
-    status: int = command_module(command).main(options)
-    return status
+    return int(command_module(command).main(options))
 
 
 @with_json

@@ -106,10 +106,8 @@ def _machine() -> Iterator[Check]:
 
     cores, all_cores = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     yield Check("ok", f"{cores} of {all_cores} CPU cores, torch uses {torch.get_num_threads()}")
-    free = psutil.virtual_memory().available
-    little = free < _LITTLE_MEMORY_BYTES
-    remedy = "Close other programs, or train on a larger machine" if little else ""
-    yield Check("warn" if little else "ok", f"{free / _GB:.1f} GB of memory are free", remedy)
+    free, remedy = psutil.virtual_memory().available, "Close programs, or take a larger machine"
+    yield _of_size(free, "of memory are free", _LITTLE_MEMORY_BYTES, remedy)
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
         yield Check(
@@ -126,10 +124,13 @@ def _machine() -> Iterator[Check]:
         yield Check("ok", "no GPU: training runs on CPU cores")
     shared = Path("/dev/shm")
     if shared.is_dir():
-        size = shutil.disk_usage(shared).total
-        little = size < _LITTLE_SHARED_MEMORY_BYTES
-        remedy = "Start the container with --shm-size=2g" if little else ""
-        yield Check("warn" if little else "ok", f"{size / _GB:.1f} GB of shared memory", remedy)
+        size, remedy = shutil.disk_usage(shared).total, "Start the container with --shm-size=2g"
+        yield _of_size(size, "of shared memory", _LITTLE_SHARED_MEMORY_BYTES, remedy)
+
+
+def _of_size(size: float, of: str, little: float, remedy: str) -> Check:
+    is_little, text = size < little, f"{size / _GB:.1f} GB {of}"
+    return Check("warn" if is_little else "ok", text, remedy if is_little else "")
 
 
 def _cache() -> Iterator[Check]:
@@ -140,11 +141,8 @@ def _cache() -> Iterator[Check]:
     except RaygnnError as error:
         yield Check("fail", str(error), f"Set {CACHE_VARIABLE} to a local folder")
         return
-    free = shutil.disk_usage(folder).free
-    little = free < _LITTLE_DISK_BYTES
-    remedy = f"Set {CACHE_VARIABLE} to a folder on a larger disk" if little else ""
-    what = f"cache {folder}: {free / _GB:.1f} GB free"
-    yield Check("warn" if little else "ok", what, remedy)
+    free, remedy = shutil.disk_usage(folder).free, f"Set {CACHE_VARIABLE} to one on a larger disk"
+    yield _of_size(free, f"free in the cache {folder}", _LITTLE_DISK_BYTES, remedy)
 
 
 def _cluster() -> Check:

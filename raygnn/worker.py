@@ -267,7 +267,8 @@ def _write_report(
     note: str,
     how_to_use: str = "",
 ) -> None:
-    finite = {name: None if _is_nan(value) else value for name, value in metrics.items()}
+    lost = {n for n, v in metrics.items() if isinstance(v, float) and not math.isfinite(v)}
+    finite = {name: None if name in lost else value for name, value in metrics.items()}
     folder.write_metrics(finite)
     report = build_report(engine, logged, folder.name, finite, folder.read_starts(), note)
     folder.write(folder.report_uri, replace(report, usage=how_to_use).html())
@@ -307,10 +308,6 @@ def _write_failure(
         if not isinstance(second, RunError) and not is_storage_error(second):
             raise
         warn(f"could not write the failure into the run folder: {describe(second)}")
-
-
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _check_restore(engine: Engine, checkpointer: Checkpointer) -> None:

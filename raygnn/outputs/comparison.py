@@ -150,7 +150,7 @@ def _tables(runs: Mapping[str, StoredRun], *, marks_best: bool = True) -> dict[s
         (path, *(shown(run.config.get(path)) for run in runs.values()))
         for path in _union(run.config for run in runs.values())
         if not path.startswith(_NOT_COMPARED)
-        and len({_cell(run.config.get(path, _default(path))) for run in runs.values()}) > 1
+        and len({_cell(run, path) for run in runs.values()}) > 1
     ]
     if differing:
         tables["Differences between the configs"] = ("key", *heads), differing
@@ -212,16 +212,13 @@ def _union(mappings: Any) -> list[str]:
     return list(dict.fromkeys(name for mapping in mappings for name in mapping))
 
 
-def _default(path: str) -> Any:
-    return _DEFAULTS.get(re.sub(r"^tasks\.[^.]+\.", "", path))
-
-
-def _cell(value: Any) -> str:
+def _cell(run: StoredRun, path: str) -> str:
+    value = run.config.get(path, _DEFAULTS.get(re.sub(r"^tasks\.[^.]+\.", "", path)))
     return "-" if value is None else str(value)
 
 
 def sweep_tables(sweep: Mapping[str, Any]) -> dict[str, PageTable]:
-    paths = _sweep_paths(sweep)
+    paths = _union(row["values"] for row in sweep["trials"])
     heads = ("trial", sweep["metric"], "validations", "status", *paths)
     rows = [
         (
@@ -234,10 +231,6 @@ def sweep_tables(sweep: Mapping[str, Any]) -> dict[str, PageTable]:
         for row in sweep["trials"]
     ]
     return {"Trials": (heads, rows)}
-
-
-def _sweep_paths(sweep: Mapping[str, Any]) -> list[str]:
-    return list(dict.fromkeys(path for row in sweep["trials"] for path in row["values"]))
 
 
 def shown(value: Any) -> str:

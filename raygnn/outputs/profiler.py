@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from raygnn.loops.engine import Engine
     from raygnn.parallel.all_reduce import StepTotals
 
-_WAIT, _WARMUP, _ACTIVE, _REPEAT = 1, 1, 3, 1
+_STEPS = {"wait": 1, "warmup": 1, "active": 3, "repeat": 1}
 
 
 class Profiler(Callback):
@@ -76,7 +76,9 @@ class Profiler(Callback):
             activities.append(ProfilerActivity.CUDA)
         self._profile = profile(
             activities=activities,
-            schedule=_record if settings.by_batch else _schedule(settings),
+            schedule=(lambda _: ProfilerAction.RECORD)
+            if settings.by_batch
+            else _schedule(settings),
             on_trace_ready=self._save,
             record_shapes=settings.record_shapes,
             profile_memory=settings.profile_memory,
@@ -118,17 +120,6 @@ def _batches_of_next_step(engine: Engine) -> int:
     return min(per_step, loader.num_batches - engine.position.batch_in_epoch)
 
 
-def _record(step: int) -> ProfilerAction:
-    return ProfilerAction.RECORD
-
-
 def _schedule(settings: ProfilerSettings) -> Callable[[int], ProfilerAction]:
-    def or_default(value: int | None, default: int) -> int:
-        return default if value is None else value
-
-    return schedule(
-        wait=or_default(settings.wait, _WAIT),
-        warmup=or_default(settings.warmup, _WARMUP),
-        active=or_default(settings.active, _ACTIVE),
-        repeat=or_default(settings.repeat, _REPEAT),
-    )
+    given = {name: getattr(settings, name) for name in _STEPS}
+    return schedule(**_STEPS | {name: num for name, num in given.items() if num is not None})

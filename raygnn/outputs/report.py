@@ -109,9 +109,10 @@ def build_report(
     charts, flat = without_flat(charts)
     title = saved["job_name"] or name
     run = "" if title == name else f"{name}: "
+    tasks = [f"{name} ({entry['type']})" for name, entry in saved["tasks"].items()]
     return Report(
         title=title,
-        subtitle=f"{run}{saved['model']['type']}, {_tasks(saved)}",
+        subtitle=f"{run}{saved['model']['type']}, {', '.join(tasks) or saved['task']['type']}",
         verdict=verdict_sentence(metrics, ladder),
         tiles=_tiles(engine, metrics, shown_metrics(metrics, monitor, parts)),
         ladder=_ladder_table(ladder, metrics) if ladder else None,
@@ -126,15 +127,10 @@ def build_report(
         config_yaml=engine.loaded.saved_yaml(),
         notes=[
             note,
-            *(f"Warning: {text}" for text in [metrics["warnings"]] if text),
+            *([f"Warning: {metrics['warnings']}"] if metrics["warnings"] else []),
             *filter(None, [metrics["left_out"]]),
         ],
     )
-
-
-def _tasks(saved: Mapping[str, Any]) -> str:
-    named = [f"{name} ({entry['type']})" for name, entry in saved["tasks"].items()]
-    return ", ".join(named) or str(saved["task"]["type"])
 
 
 def _tiles(engine: Engine, metrics: dict[str, Any], names: Sequence[str]) -> list[tuple[str, str]]:
@@ -272,7 +268,8 @@ def degree_charts(bundle: Bundle) -> list[Chart]:
         degrees = np.diff(bundle.csc(edge_type).indptr)
         # 0, 1, 2 to 3, 4 to 7, ...
         counts = np.bincount(np.frexp(degrees.astype(np.float64))[1] * (degrees > 0))
-        names = [_bin_name(number) for number in range(len(counts))]
+        ends = [(2**number // 2, 2**number - 1) for number in range(len(counts))]
+        names = [f"{a:,}" if a >= b else f"{a:,}-{b:,}" for a, b in ends]
         line = Series("nodes", list(enumerate(counts.tolist())), number % NUM_COLORS)
         title = f"Incoming edges of {edge_type[2]}, {edge_type_name(edge_type)}"
         label = "edges of a node"
@@ -285,11 +282,6 @@ def split_chart(engine: Engine) -> Chart:
     line = Series("seeds", [(place, row[1]) for place, row in enumerate(rows)], 2)
     names = [row[0] for row in rows]
     return Chart("Splits", [line], x_label="split", x_names=names, bars=True, from_zero=True)
-
-
-def _bin_name(number: int) -> str:
-    low, high = 2**number // 2, 2**number - 1
-    return f"{low:,}" if low >= high else f"{low:,}-{high:,}"
 
 
 def _label_edges(bundle: Bundle) -> dict[str, PageTable]:

@@ -43,7 +43,6 @@ from raygnn.runtime.sweep_plan import SweepPlan, scheduler, search_space, search
 from raygnn.runtime.sweep_progress import (
     StopWithoutMetric,
     SweepProgress,
-    TrialRow,
     as_json,
     rank,
     table,
@@ -206,18 +205,14 @@ def _conclude(plan: SweepPlan, folder: RunFolder, grid: ResultGrid, causes: list
             id="sweep-no-result",
         )
     best_uri = join(folder.uri, "best.yaml")
-    write_text(best_uri, _best_config(plan, ranked[0]))
+    run = plan.loaded.config.run
+    saved = plan.trial_config(ranked[0].values, name=None, storage_path=run.storage_path).saved
+    write_text(best_uri, dump_yaml({key: value for key, value in saved.items() if key != "tune"}))
     folder.write_state(RunStatus.FINISHED, plan.loaded)
     console.say(f"best trial  {join(folder.uri, ranked[0].name)}")
     console.say(f"best config {best_uri}")
     best = {"trial": ranked[0].name, "values": ranked[0].values, metric: ranked[0].best}
     console.give_result(run=folder.uri, best_config=best_uri, best=best)
-
-
-def _best_config(plan: SweepPlan, best: TrialRow) -> str:
-    run = plan.loaded.config.run
-    saved = plan.trial_config(best.values, name=None, storage_path=run.storage_path).saved
-    return dump_yaml({key: value for key, value in saved.items() if key != "tune"})
 
 
 class ReportValidations(TuneReportCallback):

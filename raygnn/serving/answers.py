@@ -210,8 +210,8 @@ def check_can_follow(spec: ModelSpec, *, precomputed: bool) -> None:
     """Raises a ConfigError if a model, or precomputed embeddings, cannot follow an event log."""
     if precomputed:
         raise ConfigError(
-            "--precomputed=True is invalid: embeddings would be older than the log. Leave it out, or "
-            "--follow. [serve-follow-precomputed]"
+            "--precomputed=True is invalid: embeddings would be older than the log. Leave it out, "
+            "or --follow. [serve-follow-precomputed]"
         )
     if spec.output.predicted_edges is not None:
         raise ConfigError(

@@ -185,16 +185,11 @@ class _EventFigures(Collector):
         self._events = events
 
     def collect(self) -> Iterator[Metric]:
-        events = self._events
-        yield GaugeMetricFamily(
-            "raygnn_log_position", "Rows of the event log.", value=events.position
-        )
-        yield CounterMetricFamily(
-            "raygnn_late_events", "Rows earlier than the latest time before them.", events.num_late
-        )
-        yield CounterMetricFamily(
-            "raygnn_refused_log_rows", "Rows of the log that do not fit.", events.num_refused
-        )
+        rows, late = self._events.rows, "Rows earlier than the latest time before them."
+        yield GaugeMetricFamily("raygnn_log_position", "Rows of the event log.", rows.position)
+        yield CounterMetricFamily("raygnn_late_events", late, rows.num_late)
+        refused = "Rows of the log that do not fit."
+        yield CounterMetricFamily("raygnn_refused_log_rows", refused, rows.num_refused)
 
 
 def _problems(error: ValidationError) -> list[dict[str, Any]]:

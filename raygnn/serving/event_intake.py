@@ -49,17 +49,9 @@ class EventIntake:
         self._thread.start()
 
     @property
-    def position(self) -> int:
-        return self._rows.position
-
-    @property
-    def num_late(self) -> int:
-        return self._rows.num_late
-
-    @property
-    def num_refused(self) -> int:
-        """Rows of the log that do not fit the graph, as other programs may append them."""
-        return self._rows.num_refused
+    def rows(self) -> LoggedRows:
+        """Those of the log; other programs may append rows that do not fit the graph."""
+        return self._rows
 
     def post(self, events: Events) -> Future[Appended]:
         """Returns when the rows are durable.

@@ -164,7 +164,10 @@ def served_metrics(
         else:
             label = labels.get((answer.id, answer.time), labels.get((answer.id, None)))
         if label is not None:
-            begin = "" if answer.at is None else _date(answer.at // width * width)
+            begin = ""
+            if answer.at is not None:
+                start = datetime.fromtimestamp(answer.at // width * width / 1e6, UTC)
+                begin = f"{start:%Y-%m-%dT%H:%M}"
             windows.setdefault(begin, []).append((answer, label))
     for begin, rows in sorted(windows.items()):
         yield Figure("raygnn_answered_rows", len(rows), (("window", begin),))
@@ -298,10 +301,6 @@ def _has_all(output: LabelOutput, row: Mapping[str, Any]) -> bool:
 def _codes(output: LabelOutput) -> dict[Any, int]:
     classes = output.shown_classes if output.class_names else range(output.num_outputs)
     return {label: code for code, label in enumerate(classes)}
-
-
-def _date(microseconds: int) -> str:
-    return datetime.fromtimestamp(microseconds / 1e6, UTC).strftime("%Y-%m-%dT%H:%M")
 
 
 def prometheus_text(figures: Sequence[Figure]) -> str:

@@ -144,10 +144,26 @@ _CHUNK_BYTES = 65_536
 _LATENCIES_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
+#: Requests that do not reach the app, by id: status and message.
+_REFUSALS = {
+    "serve-host": (
+        421,
+        "the header Host names another machine. Use http://127.0.0.1, or start the server with "
+        "--token.",
+    ),
+    "serve-unauthorized": (401, "no valid token. Send the header Authorization: Bearer TOKEN."),
+    "serve-body-incomplete": (400, "the client went away."),
+    "serve-body-late": (408, f"no body within {READ_WITHIN_S:g} s. Send the request again."),
+    "serve-body-size": (413, f"the body has over {MAX_BODY_BYTES:,} bytes. Send several requests."),
+    "serve-overloaded": (429, "too many bytes are under way. Send the request again later."),
+}
+
+
 class RefusedRequestError(Exception):
     """A request that does not reach the app, and its answer."""
 
-    def __init__(self, status: int, id: str, message: str, **headers: str) -> None:
+    def __init__(self, id: str, **headers: str) -> None:
+        status, message = _REFUSALS[id]
         super().__init__(message)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         self.response = problem_response(id, message, status, {**named, "Connection": "close"})
@@ -257,36 +273,20 @@ class Gate:
 
     def _check_unread(self, size: int) -> None:
         if self._num_bytes_sending + size > MAX_BYTES_UNDER_WAY:
-            raise RefusedRequestError(
-                429,
-                "serve-overloaded",
-                "too many large answers wait for their clients to receive them. Send the request "
-                "again later.",
-                Retry_After="1",
-            )
+            raise RefusedRequestError("serve-overloaded", Retry_After="1")
 
     def _check_host(self, scope: Any) -> None:
         host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
         name = re.sub(r":\d*$", "", host).strip("[]")
         if self._checks_host and name and not is_loopback(name):
-            raise RefusedRequestError(
-                421,
-                "serve-host",
-                "the header Host names another machine. Use http://127.0.0.1, or start the server "
-                "with --token.",
-            )
+            raise RefusedRequestError("serve-host")
 
     def _check_token(self, scope: Any) -> None:
         if self._token is None or scope["path"] in self._open_paths:
             return
         scheme, _, token = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
         if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._token):
-            raise RefusedRequestError(
-                401,
-                "serve-unauthorized",
-                "the request has no valid token. Send the header Authorization: Bearer TOKEN.",
-                WWW_Authenticate="Bearer",
-            )
+            raise RefusedRequestError("serve-unauthorized", WWW_Authenticate="Bearer")
 
     async def _read_body(self, scope: Any, receive: Any) -> bytes:
         chunks: list[bytes] = []
@@ -297,9 +297,7 @@ class Gate:
                 while not is_last and size <= _MAX_DISCARDED_BYTES:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise RefusedRequestError(
-                            400, "serve-body-incomplete", "the client went away."
-                        )
+                        raise RefusedRequestError("serve-body-incomplete")
                     chunk = message.get("body", b"")
                     size += len(chunk)
                     if size <= MAX_BODY_BYTES:
@@ -309,29 +307,16 @@ class Gate:
                     is_last = not message.get("more_body")
         except TimeoutError as error:
             if size <= MAX_BODY_BYTES:
-                raise RefusedRequestError(
-                    408,
-                    "serve-body-late",
-                    f"the body did not arrive within {READ_WITHIN_S:g} s. Send the request again.",
-                ) from error
+                raise RefusedRequestError("serve-body-late") from error
         finally:
             self._num_bytes_under_way -= sum(map(len, chunks))
         if size > MAX_BODY_BYTES:
-            raise RefusedRequestError(
-                413,
-                "serve-body-size",
-                f"the body is larger than {MAX_BODY_BYTES:,} bytes. Send several requests.",
-            )
+            raise RefusedRequestError("serve-body-size")
         return b"".join(chunks)
 
     def _check_under_way(self) -> None:
         if self._num_bytes_under_way > MAX_BYTES_UNDER_WAY:
-            raise RefusedRequestError(
-                429,
-                "serve-overloaded",
-                "the server is reading too many large requests. Send it again later.",
-                Retry_After="1",
-            )
+            raise RefusedRequestError("serve-overloaded", Retry_After="1")
 
 
 def is_loopback(host: str) -> bool:

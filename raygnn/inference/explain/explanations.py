@@ -157,7 +157,7 @@ class _Explained:
         self._kept_edges = np.empty(0, np.int64)
         num_kept = context.options.num_columns
         outputs = None
-        if seed.rungs is None or seed.rungs.has_gnn:
+        if seed.rungs is None or GNN in seed.rungs.blend.shares:
             outputs = seed.head(applied.encoder(batch)).float()
         whole = self._completed(outputs)
         if self._problem != "regression":
@@ -238,14 +238,17 @@ class _Explained:
         return edges, facts, changed
 
     def _edge_importance(self, masked: MaskedModel) -> np.ndarray:
-        """float32 [num_edges]: slopes of the explained output by the masks of edges, at 1."""
+        """float32 [num_edges]: slopes of the explained output by the masks of edges, at 1; the
+        largest becomes 1.
+        """
         mask = masked.x.new_ones(masked.edge_index.shape[1], requires_grad=True)
         if not masked.masks_edges:
             return np.zeros(len(mask), np.float32)
         with torch.enable_grad():
             rows = masked(masked.x, mask)
             (slopes,) = torch.autograd.grad(margin(rows[0], self._label, self._problem), mask)
-        return _relative(slopes.cpu().numpy())
+        sizes = np.abs(slopes.cpu().numpy())
+        return (sizes / (sizes.max(initial=0.0) or 1.0)).astype(np.float32)
 
     @torch.no_grad()
     def _effects(self, masked: MaskedModel, group: Tensor, groups: Sequence[Element]) -> np.ndarray:
@@ -262,7 +265,7 @@ class _Explained:
             return float(margin(rows.double().cpu().numpy()[0], self._label, self._problem))
 
         whole, rungs = score(masked.x), self._seed.rungs
-        share = Share(1.0) if rungs is None else rungs.share_of_gnn()
+        share = Share(1.0) if rungs is None else rungs.blend.shares[GNN]
         group = group.to(masked.x.device)
         own = [masked.rows[name].start + end for name, end in self._seed.ends]
         found = np.zeros(len(groups))
@@ -357,7 +360,7 @@ class _Explained:
             parts = {GNN: (1.0, self._score(self._outputs[0]))}
         else:
             parts = {
-                name: (weight, self._share(scores))
+                name: (weight, self._share(torch.from_numpy(scores)[None]))
                 for name, (weight, scores) in rungs.parts(outputs).items()
             }
         assert isinstance(output, LabelOutput) or rungs is None
@@ -370,24 +373,20 @@ class _Explained:
             },
         )
 
-    def _share(self, scores: np.ndarray) -> float:
+    def _share(self, scores: Tensor) -> float:
+        """The probability of the explained class or label, or the number, of [1, num_outputs]."""
         if self._label is None:
-            return float(scores[0])
-        logits, is_class = torch.from_numpy(scores), self._problem == "multi_class"
-        return float((logits.softmax(dim=0) if is_class else logits.sigmoid())[self._label])
+            return float(scores[0, 0])
+        is_class = self._problem == "multi_class"
+        return float((scores.softmax(dim=1) if is_class else scores.sigmoid())[0, self._label])
 
     def _score(self, rows: Tensor) -> float:
         """The probability of the explained class or label, or the value in its unit."""
-        output = self._context.applied.spec.output
-        if not isinstance(output, LabelOutput):
-            return float(rows[0, 0])
-        if self._problem == "regression":
+        is_label = isinstance(self._context.applied.spec.output, LabelOutput)
+        if is_label and self._problem == "regression":
             table = self._context.applied.task.output_columns("predictions", rows.cpu())
             return float(table["prediction"][0])
-        rows = rows.reshape(1, -1)
-        if self._problem == "multi_class":
-            return float(rows.softmax(dim=1)[0, self._label])
-        return float(rows[0, self._label].sigmoid())
+        return self._share(rows.reshape(1, -1))
 
     def _prediction_table(self) -> pa.Table:
         output, label = self._context.applied.spec.output, self._label
@@ -453,9 +452,3 @@ class _Explained:
     def _rows(self, num_rows: int, columns: Mapping[str, Any]) -> pa.Table:
         first = pa.array(np.zeros(num_rows, np.int64))
         return pa.table({**{n: ids.take(first) for n, ids in self._seed.ids.items()}, **columns})
-
-
-def _relative(values: np.ndarray) -> np.ndarray:
-    """float32 sizes, of which the largest is 1; zeros if all are 0."""
-    sizes = np.abs(values)
-    return (sizes / (sizes.max(initial=0.0) or 1.0)).astype(np.float32)

@@ -78,10 +78,6 @@ class RowRungs:
         self._task, self.blend, self._values, self._row = task, task.blend, values, row
 
     @property
-    def has_gnn(self) -> bool:
-        return GNN in self.blend.shares
-
-    @property
     def described(self) -> Sequence[tuple[str, HistoryColumn]]:
         """The columns that LightGBM reads, with their node types."""
         return [] if self._row is None else self._row.described
@@ -146,9 +142,6 @@ class RowRungs:
             name: (share.weight, share.calibrated(scores[name][0]))
             for name, share in shares.items()
         }
-
-    def share_of_gnn(self) -> Share:
-        return self.blend.shares[GNN]
 
     def facts(self, label: int | None, num_kept: int) -> Iterator[Fact]:
         """Effects of LightGBM, and of mean and latest of the earlier labels, on a prediction.

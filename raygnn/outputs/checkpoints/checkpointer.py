@@ -53,12 +53,14 @@ class Checkpointer(Callback):
 
     def __call__(self, engine: Engine, report: dict[str, float], improved: bool) -> None:
         """Writes a checkpoint and reports it. Collective: all ranks must call."""
-        name, tracker = self._next_name(engine), engine.best.tracker
+        self._number += 1
+        where = engine.position.step, self._number
+        name, tracker = str(CheckpointName(*where, self._attempt, self._start)), engine.best.tracker
         keep = self._settings.keep
         retention = Retention(self._settings.policy, keep.last, keep.best, tracker.mode)
         if report:
             self._scores[name] = tracker.value_of(report)
-        if improved and retention.keeps_best:
+        if improved and retention.policy in ("all", "best"):
             self._best = name
         parts: dict[str, bytes] = {}
         state = engine.state_dict()
@@ -111,11 +113,6 @@ class Checkpointer(Callback):
         lineage = self._lineage
         names = self._store.parsed_names()
         return [str(name) for name in names if lineage is None or name.attempt in lineage]
-
-    def _next_name(self, engine: Engine) -> str:
-        self._number += 1
-        step = engine.position.step
-        return str(CheckpointName(step, self._number, self._attempt, self._start))
 
     def _parts(self, engine: Engine, state: dict[str, Any]) -> dict[str, bytes]:
         state["checkpoints"] = {"scores": dict(self._scores), "best": self._best}

@@ -64,10 +64,6 @@ class Retention:
     best: int = 1
     mode: str = "min"
 
-    @property
-    def keeps_best(self) -> bool:
-        return self.policy in ("all", "best")
-
     def obsolete(
         self, names: Sequence[str], scores: Mapping[str, float], needed: Collection[str]
     ) -> list[str]:

@@ -107,10 +107,10 @@ def test_bad_rows_are_refused_and_the_others_appended(intake, graph, tmp_path):
     ]
     again = post(intake, nodes, edges, "k")
     assert (again.position, again.accepted, again.refused) == (4, 4, [])
-    assert intake.num_refused == 0  # the log has no bad row
+    assert intake.rows.num_refused == 0  # the log has no bad row
     unknown = intake.post(Events(nodes={"m": [{"id": 1}]})).result(60)
     assert (unknown.accepted, unknown.refused[0].id) == (0, "rows-type-unknown")
-    assert intake.num_late == 1
+    assert intake.rows.num_late == 1
     rows = followed(graph, tmp_path)
     assert (rows.position, rows.num_refused, rows.num_late) == (4, 0, 1)
     np.testing.assert_array_equal(rows.addition.column("n", "x").reshape(-1), [1, 2.5])

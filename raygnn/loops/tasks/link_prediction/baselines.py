@@ -77,7 +77,9 @@ class LinkBaselines:
         own metrics are computed. Collective: all ranks must call.
         """
         metrics = own_metrics(metrics)
-        num_candidates = _num_candidates(loader)
+        candidate = loader.with_dense_ids(0).links.candidate
+        assert candidate is not None
+        num_candidates = candidate.shape[1]
         chance = _Chance(num_candidates, metrics)
         judged = {}
         for name, task in self._tasks(loader, split, metrics):
@@ -158,8 +160,11 @@ class LinkBaselines:
         def ranks(method: Callable[..., RowScores], *settings: float) -> RowFits:
             return [partial(self._scores_of, method, setting) for setting in settings]
 
-        by_label: RowFits = [self._popularity_of_rows]
-        yield "popularity", [*by_label, *ranks(PeersInTime.popularity, 0.0)]
+        def by_label(split: str) -> RowScores:
+            _, (_, counts) = self._popularity(split)
+            return lambda rows: counts.T.expand(len(rows), -1).clone()
+
+        yield "popularity", [by_label, *ranks(PeersInTime.popularity, 0.0)]
         has_val = target.splits["val"].num_links > 0
         end = target.times("val").min() if has_val else target.times("train").max()
         span = self._history.as_of(end).span
@@ -201,10 +206,6 @@ class LinkBaselines:
         assert self._history is not None
         anchors = np.asarray(self._target.splits[split].anchors)
         return PeersInTime(self._history, anchors, self._target.times(split))
-
-    def _popularity_of_rows(self, split: str) -> RowScores:
-        _, (_, counts) = self._popularity(split)
-        return lambda rows: counts.T.expand(len(rows), -1).clone()
 
     def _ease(self, split: str, l2: float) -> Factors:
         links = link_matrix(*self._links_before(split), self._num_nodes)
@@ -276,12 +277,6 @@ class _Given(Decoder):
         self, anchor_rows: Tensor, candidate_rows: Tensor, relation: Tensor | int = 0
     ) -> Tensor:
         return anchor_rows[:, candidate_rows.squeeze(1)]  # a copy: the caller may write to it
-
-
-def _num_candidates(loader: LinkLoader) -> int:
-    candidate = loader.with_dense_ids(0).links.candidate
-    assert candidate is not None
-    return candidate.shape[1]
 
 
 class _Chance(SumMetric):
