@@ -62,7 +62,8 @@ def keep_kernels() -> None:
     read-only root and no home has neither, and numba refuses to compile.
     """
     beside = Path(__file__).parent
-    if _VARIABLE in os.environ or os.access(beside, os.W_OK) or _can_make(_user_cache()):
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "numba")
+    if _VARIABLE in os.environ or os.access(beside, os.W_OK) or _can_make(cache):
         return
     try:
         folder = Path(tempfile.gettempdir(), f"raygnn-kernels-{os.getuid()}")
@@ -75,10 +76,6 @@ def keep_kernels() -> None:
     except OSError:
         return  # no writable folder: numba prints a warning
     os.environ[_VARIABLE] = str(folder)
-
-
-def _user_cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "numba")
 
 
 def _can_make(folder: Path) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -167,16 +167,16 @@ def judge_model(
             f"split={name!r} is invalid: this graph has none. Set another. [model-split-empty]"
         )
     left_out = {"loss", *task.step_metrics}
-    plain = {key.partition("/")[2]: value for key, value in metrics.items()}
-    kept = {key: value for key, value in plain.items() if key not in left_out}
-    found = {key.partition("/")[2]: ends for key, ends in intervals.items()}
-    errors = {
-        key: error
-        for key, value in kept.items()
-        if precision is not None and (error := precision.standard_error(key, value)) is not None
-    }
-    of_kept = {key: ends for key, ends in found.items() if key in kept}
-    return Judged(kept, of_kept, errors, rows, kept_outputs)
+
+    def kept(found: Mapping[str, Any]) -> dict[str, Any]:
+        plain = {key.partition("/")[2]: value for key, value in found.items()}
+        return {key: value for key, value in plain.items() if key not in left_out}
+
+    values, errors = kept(metrics), {}
+    if precision is not None:
+        errors = {key: precision.standard_error(key, value) for key, value in values.items()}
+    known = {key: error for key, error in errors.items() if error is not None}
+    return Judged(values, kept(intervals), known, rows, kept_outputs)
 
 
 def _as_asked(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -94,11 +95,26 @@ class EarlyStopper:
         self.num_without_improvement = state["num_without_improvement"]
 
 
-#: A metric, and whether less ("min") or more ("max") is better.
-Watched = tuple[str, str]
-VALIDATION_LOSS: Watched = ("val/loss", "min")
+class Watched(NamedTuple):
+    """How a task is validated and stopped by default.
+
+    Attributes:
+        monitor, mode: a metric, and whether less ("min") or more ("max") is better.
+        least_gain: relative improvement below which early stopping counts none.
+        most_steps: between validations, if an epoch has more.
+    """
+
+    monitor: str = "val/loss"
+    mode: str = "min"
+    least_gain: float = 0.0
+    most_steps: int = sys.maxsize
+
+
 #: Relative gain that counts where a model has other parts than the GNN.
 LEAST_GAIN = 1e-3
+
+
+VALIDATION_LOSS = Watched()
 
 
 def best_tracker(
@@ -113,26 +129,25 @@ def best_tracker(
 
 
 def early_stopper(
-    config: Config,
-    has_validation: bool,
-    default: Watched = VALIDATION_LOSS,
-    least_gain: float = 0.0,
+    config: Config, has_validation: bool, default: Watched = VALIDATION_LOSS
 ) -> EarlyStopper | None:
-    """The configured early stopping, if any. `default`, with its `least_gain`: of the task."""
+    """The configured early stopping, if any. `default`: of the task."""
     stopping = config.early_stopping
     if stopping is None:
         return None
-    monitor, mode = _metric(stopping.monitor, stopping.mode, default, has_validation)
+    metric = _metric(stopping.monitor, stopping.mode, default, has_validation)
     is_default = stopping.monitor is None and stopping.min_delta is None
-    tracker = BestTracker(
-        monitor, mode, stopping.min_delta or 0.0, least_gain if is_default else 0.0
+    least_gain = default.least_gain if is_default else 0.0
+    return EarlyStopper(
+        BestTracker(*metric, stopping.min_delta or 0.0, least_gain), stopping.patience
     )
-    return EarlyStopper(tracker, stopping.patience)
 
 
-def _metric(monitor: str | None, mode: str, default: Watched, has_validation: bool) -> Watched:
+def _metric(
+    monitor: str | None, mode: str, default: Watched, has_validation: bool
+) -> tuple[str, str]:
     """The configured metric or the default; the training loss if nothing is validated."""
-    watched = default if monitor is None else (monitor, mode)
+    watched = default[:2] if monitor is None else (monitor, mode)
     is_missing = watched[0].startswith("val/") and not has_validation
     return ("train/loss", "min") if is_missing else watched
 

@@ -99,9 +99,7 @@ class Engine:
         self.metrics_of_module: dict[str, float] = {}  # of the best validation, without a blend
         self.intervals: dict[str, tuple[float, float]] = {}  # of test metrics, by name
         self.diagnostics: dict[str, dict[str, Any]] = {}  # by name and split
-        self.early_stopper = early_stopper(
-            self.config, self.has_validation, task.watched, task.least_gain
-        )
+        self.early_stopper = early_stopper(self.config, self.has_validation, task.watched)
         self._save = save
         self._log_window, self._validation_window = RunningMean(), RunningMean()
         self._spent_s, self._started_s = 0.0, time.monotonic()
@@ -220,7 +218,9 @@ class Engine:
         self.optimization.statistics.clear()
         rank_indices = [i for i in indices if i % self.context.world_size == self.context.rank]
         failure = self.accumulation.run(batches, epoch, rank_indices, local)
-        local.stop, local.ask_host = self._out_of_time(), self._asks_host()
+        limit = self.config.training.max_time_s
+        is_over = limit is not None and self.training_time_s >= limit
+        local.stop, local.ask_host = is_over and self.context.rank == 0, self._asks_host()
         local.interrupted = self.context.interruption() is not None
         self.callbacks.call("before_sync_grad")
         callback_failure = self.callbacks.take_failure()
@@ -410,10 +410,6 @@ class Engine:
         position = f"step {self.position.step}, epoch {self.position.current_epoch}"
         return f"The run was stopped by {self.interrupted_by} after {position}. {remedy}"
 
-    def _out_of_time(self) -> bool:
-        limit = self.config.training.max_time_s
-        return limit is not None and self.context.rank == 0 and self.training_time_s >= limit
-
     def _asks_host(self) -> bool:
         """Whether all ranks ask Ray for notices after this step, by the clock of rank 0."""
         now_s = time.monotonic()
@@ -442,14 +438,14 @@ class Engine:
     @cached_property
     def validate_every(self) -> Period:
         """`training.validate_every`. Default: as many epochs as it takes to make 20 steps, or an
-        equal part of an epoch with at most `Task.most_steps_unvalidated`.
+        equal part of an epoch with at most `most_steps` of `Task.watched`.
 
         Early stopping would otherwise end runs with few steps per epoch before they learn.
         """
         if (configured := self.config.training.validate_every) is not None:
             return configured
         steps = self.steps_per_epoch
-        if (num_parts := -(-steps // self.task.most_steps_unvalidated)) > 1:
+        if (num_parts := -(-steps // self.task.watched.most_steps)) > 1:
             return Period(steps=-(-steps // num_parts))
         return Period(epochs=-(-_STEPS_BETWEEN_VALIDATIONS // steps))
 

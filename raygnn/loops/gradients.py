@@ -308,10 +308,9 @@ class JointAccumulation(Accumulation):
         for each, part in zip(encoded, parts, strict=True):
             each.offered.rows.backward(part)
             behind = [name for name, x in each.rows.items() if x.requires_grad]
-            torch.autograd.backward(
-                [each.rows[name] for name in behind],
-                [_gradient_of(each.cut[name]) for name in behind],
-            )
+            cuts = [each.cut[name] for name in behind]
+            gradients = [torch.zeros_like(x) if x.grad is None else x.grad for x in cuts]
+            torch.autograd.backward([each.rows[name] for name in behind], gradients)
 
     @property
     def _joint(self) -> JointLoss:
@@ -333,7 +332,3 @@ def _sum_gradient(rows: Tensor, *, failed: bool) -> Tensor | None:
     carried = torch.cat([gradient.flatten(), gradient.new_tensor([float(failed)])])
     carried = collectives.all_reduce_sum(carried)
     return None if carried[-1] > 0 else carried[:-1].view_as(rows)
-
-
-def _gradient_of(cut: Tensor) -> Tensor:
-    return torch.zeros_like(cut) if cut.grad is None else cut.grad

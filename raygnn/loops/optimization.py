@@ -294,7 +294,9 @@ class Optimization:
         self.sync_buffers()
         return {
             "model": sharding.whole_tensors(self.module.state_dict()),
-            "optimizer": self._whole_optimizer_state(),
+            "optimizer": sharding.whole_state(self.optimizer)
+            if self._shared is None
+            else self._shared.whole_state_dict(),
             "scheduler": self.scheduler.state_dict(),
             "scaler": self.scaler.state_dict(),
         }
@@ -310,11 +312,6 @@ class Optimization:
         if state["scaler"]:
             self.scaler.load_state_dict(state["scaler"])
         self._buffers_differ = False
-
-    def _whole_optimizer_state(self) -> dict[str, Any] | None:
-        if self._shared is not None:
-            return self._shared.whole_state_dict()
-        return sharding.whole_state(self.optimizer)
 
 
 def _norms_over_ranks(parts: dict[str, Tensor]) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
@@ -19,6 +18,7 @@ from raygnn.config import LoadedConfig
 from raygnn.data.bundle import Bundle
 from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.loops.baselines import Baselines, BaselinesOfParts
+from raygnn.loops.early_stopping import Watched
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.split_rows import SplitRows
 from raygnn.losses import Candidates
@@ -159,19 +159,9 @@ class Task(ABC, Generic[BatchT]):
         return True
 
     @property
-    def watched(self) -> tuple[str, str]:
-        """The default metric of early stopping and best checkpoint, and "min" or "max"."""
-        return ("val/loss", "min")
-
-    @property
-    def most_steps_unvalidated(self) -> int:
-        """Most steps between validations by default, if an epoch has more."""
-        return sys.maxsize
-
-    @property
-    def least_gain(self) -> float:
-        """Relative improvement of `watched` below which early stopping counts none, by default."""
-        return 0.0
+    def watched(self) -> Watched:
+        """The default metric of early stopping and best checkpoint."""
+        return Watched()
 
     #: Unit of the losses if it is not the labels' unit. Printed at the start.
     loss_unit: str | None = None

@@ -24,6 +24,10 @@ class Rung:
     name: str
     metrics: Mapping[str, Any]
 
+    @property
+    def is_model(self) -> bool:
+        return self.name == MODEL
+
 
 @dataclass(frozen=True)
 class Ladder:

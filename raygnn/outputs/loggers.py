@@ -169,7 +169,19 @@ class TensorBoardLogger(MetricLogger):
             self._scratch.cleanup()
 
 
-class WandBLogger(MetricLogger):
+class _RunLogger(MetricLogger):
+    """A logger whose service has a run, which a resumed one continues."""
+
+    _run_id: str | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"run_id": self._run_id}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._run_id = state["run_id"]
+
+
+class WandBLogger(_RunLogger):
     """Weights & Biases; needs the package `wandb`. A resumed run continues under its id.
 
     Args:
@@ -179,7 +191,6 @@ class WandBLogger(MetricLogger):
 
     package = "wandb"
     _run: Any = None
-    _run_id: str | None = None
 
     def __init__(
         self, logs_uri: str, run_name: str, project: str = "raygnn", **settings: Any
@@ -211,14 +222,8 @@ class WandBLogger(MetricLogger):
         if self._run is not None:
             self._run.finish()
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"run_id": self._run_id}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._run_id = state["run_id"]
-
-
-class MLflowLogger(MetricLogger):
+class MLflowLogger(_RunLogger):
     """MLflow; needs the package `mlflow`. A resumed run continues under its id.
 
     Args:
@@ -231,7 +236,6 @@ class MLflowLogger(MetricLogger):
 
     package = "mlflow"
     _mlflow: Any = None
-    _run_id: str | None = None
     _status = "FINISHED"
 
     def __init__(
@@ -274,12 +278,6 @@ class MLflowLogger(MetricLogger):
     def on_shutdown(self, engine: Engine) -> None:
         if self._mlflow is not None:
             self._mlflow.end_run(self._status)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"run_id": self._run_id}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._run_id = state["run_id"]
 
     def _steps_logged(self, run_id: str) -> dict[str, int]:
         client = self._mlflow.MlflowClient()

@@ -28,7 +28,7 @@ from raygnn.outputs.html_page import (
     render,
     show,
 )
-from raygnn.outputs.ladder import MODEL, Ladder, find_ladder, shown_metrics, verdict_sentence
+from raygnn.outputs.ladder import Ladder, find_ladder, shown_metrics, verdict_sentence
 from raygnn.outputs.progress import show_global_batch
 from raygnn.outputs.report_errors import SPLITS, Errors, PageTable, find_errors
 
@@ -42,25 +42,14 @@ _PACKAGES = ("torch", "torch_geometric", "ray", "numpy", "numba", "pyarrow")
 
 
 @dataclass(frozen=True)
-class LadderTable:
-    """Predictors with a (value, 95 % interval) for each metric; the last two may be empty.
-
-    Attributes:
-        rows: (name, cells, whether it is the model).
-    """
-
-    metrics: list[str]
-    rows: list[tuple[str, list[tuple[str, str]], bool]]
-
-
-@dataclass(frozen=True)
 class Report:
     """The content of the page.
 
     Attributes:
         verdict: the result in a sentence; may be empty.
         tiles: (name, value) of the few most important numbers.
-        ladder: the model and its baselines, weakest first; None without baselines.
+        ladder: the model and its baselines, weakest first; false without baselines.
+        around: 95 % intervals of the model, by metric of the ladder.
         metrics: all metrics, of the best and of the last weights.
         data_tables, degrees: data of the run: types, degrees and splits.
         flat: curves that are not drawn, because they have one value.
@@ -72,7 +61,8 @@ class Report:
     subtitle: str
     verdict: str
     tiles: list[tuple[str, str]]
-    ladder: LadderTable | None
+    ladder: Ladder
+    around: dict[str, str | None]
     metrics: PageTable
     charts: list[Chart]
     errors: Errors
@@ -115,7 +105,8 @@ def build_report(
         subtitle=f"{run}{saved['model']['type']}, {', '.join(tasks) or saved['task']['type']}",
         verdict=verdict_sentence(metrics, ladder),
         tiles=_tiles(engine, metrics, shown_metrics(metrics, monitor, parts)),
-        ladder=_ladder_table(ladder, metrics) if ladder else None,
+        ladder=ladder,
+        around={name: interval(metrics, name) for name in ladder.names},
         metrics=_metrics_table(metrics, engine.history[-1] if engine.history else {}),
         charts=charts,
         errors=find_errors(metrics),
@@ -142,26 +133,6 @@ def _tiles(engine: Engine, metrics: dict[str, Any], names: Sequence[str]) -> lis
         tracker = engine.best.tracker
         tiles.append((f"best {tracker.monitor}, epoch {metrics['best_epoch']}", show(tracker.best)))
     return [*tiles, ("training time", duration(metrics["training_time_s"]))]
-
-
-def _ladder_table(ladder: Ladder, metrics: Mapping[str, Any]) -> LadderTable:
-    return LadderTable(
-        ladder.names,
-        [
-            (
-                rung.name.replace("_", " "),
-                [
-                    (
-                        show(rung.metrics.get(name)),
-                        (interval(metrics, name) if rung.name == MODEL else None) or "",
-                    )
-                    for name in ladder.names
-                ],
-                rung.name == MODEL,
-            )
-            for rung in ladder.rungs
-        ],
-    )
 
 
 def _metrics_table(metrics: Mapping[str, Any], last: Mapping[str, float]) -> PageTable:

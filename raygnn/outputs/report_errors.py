@@ -54,22 +54,18 @@ def find_errors(metrics: Mapping[str, Any]) -> Errors:
     """
     charts, tables = list[Chart](), dict[str, PageTable]()
     confusions = list[ConfusionTable]()
-    for task, described in _by_task(metrics).items():
+    by_task: dict[str, dict[str, Any]] = {}
+    for name, value in metrics.items():
+        task, _, described_name = name.rpartition("/")
+        if isinstance(value, Mapping):
+            by_task.setdefault(task, {})[described_name] = value
+    for task, described in by_task.items():
         errors = _errors_of(described)
         names = [task] if task else []
         confusions += [_behind(names, table) for table in errors.confusions]
         charts += [_behind(names, chart) for chart in errors.charts]
         tables |= {": ".join([*names, heading]): rows for heading, rows in errors.tables.items()}
     return Errors(confusions, charts, tables)
-
-
-def _by_task(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    by_task: dict[str, dict[str, Any]] = {}
-    for name, value in metrics.items():
-        task, _, described = name.rpartition("/")
-        if isinstance(value, Mapping):
-            by_task.setdefault(task, {})[described] = value
-    return by_task
 
 
 def _behind(names: list[str], titled: Titled) -> Titled:
@@ -100,18 +96,20 @@ def _errors_of(metrics: Mapping[str, Any]) -> Errors:
         tables[f"Errors by value, {SPLITS[split]}"] = heads, rows
     for split, figures in metrics.get("coverage", {}).items():
         title = f"Ranges, {SPLITS[split]}: {figures['share']:.1%} of the values in ranges of 80 %"
-        tables[title] = _range_table(figures)
+        columns = (figures[name] for name in ("predicted", "contained", "width", "rows"))
+        of_ranges = ("mean prediction", "share in the range", "mean width", "rows")
+        tables[title] = of_ranges, list(zip(*columns, strict=True))
     for split, figures in metrics.get("top_rows", {}).items():
+        best = [top_row(figures, share) for share in _SHOWN_SHARES]
+        of_best = ("best", "rows", "least probability", "precision", "lift", "share found")
         title = f"Rows by probability of {figures['class']!r}, {SPLITS[split]}"
-        tables[title] = _top_table(figures)
+        tables[title] = of_best, [(f"{top.share:.0%}", *astuple(top)[1:]) for top in best]
     for split, figures in metrics.get("column_effects", {}).items():
         tables |= _effect_tables(figures, SPLITS[split])
-    for split, figures in metrics.get("over_time", {}).items():
-        rows = list(zip(*figures.values(), strict=True))
-        tables[f"Metrics over time, {SPLITS[split]}"] = tuple(figures), rows
-    for split, figures in metrics.get("by_output", {}).items():
-        rows = list(zip(*figures.values(), strict=True))
-        tables[f"Metrics by output, {SPLITS[split]}"] = tuple(figures), rows
+    for name in ("over_time", "by_output"):
+        for split, figures in metrics.get(name, {}).items():
+            rows = list(zip(*figures.values(), strict=True))
+            tables[f"Metrics {name.replace('_', ' ')}, {SPLITS[split]}"] = tuple(figures), rows
     for name, what in _RANKS.items():
         for split, figures in metrics.get(name, {}).items():
             heads = (what, *(key for key in figures if key != "groups"))
@@ -140,30 +138,13 @@ def _most_confused(title: str, entry: Mapping[str, Any]) -> dict[str, PageTable]
     return {title: (("actual", "predicted", "rows", "share of the class"), pairs[:_MAX_PAIRS])}
 
 
-def _range_table(figures: Mapping[str, Any]) -> PageTable:
-    columns = (figures[name] for name in ("predicted", "contained", "width", "rows"))
-    heads = ("mean prediction", "share in the range", "mean width", "rows")
-    return heads, list(zip(*columns, strict=True))
-
-
-def _top_table(figures: Mapping[str, Any]) -> PageTable:
-    best = [top_row(figures, share) for share in _SHOWN_SHARES]
-    heads = ("best", "rows", "least probability", "precision", "lift", "share found")
-    return heads, [(f"{top.share:.0%}", *astuple(top)[1:]) for top in best]
-
-
 def _effect_tables(figures: Mapping[str, Any], split: str) -> dict[str, PageTable]:
     rows = f"{figures['rows']:,} rows of {split}"
-    tables: dict[str, PageTable] = {
-        f"Tables that LightGBM's predictions depend on, {rows}": (
-            ("table", "of", "mean effect", "share"),
-            [(e["table"], e["of"], e["effect"], e["share"]) for e in figures["tables"]],
-        ),
-        f"Columns that LightGBM's predictions depend on, {rows}": (
-            ("column", "of", "mean effect", "share"),
-            [(e["column"], e["of"], e["effect"], e["share"]) for e in figures["columns"]],
-        ),
-    }
+    tables: dict[str, PageTable] = {}
+    for what in ("table", "column"):
+        heads = (what, "of", "mean effect", "share")
+        cells = [(e[what], e["of"], e["effect"], e["share"]) for e in figures[f"{what}s"]]
+        tables[f"{what.title()}s that LightGBM's predictions depend on, {rows}"] = heads, cells
     for cohort in figures["cohorts"]:
         columns = ("range", "rows", "label", "prediction")
         tables[f"Cohorts by {cohort['column']}, {rows}"] = (

@@ -129,9 +129,9 @@ def choose_ray() -> RayChoice:
     waits minutes if its head has died. Raises a ResourceError if no cluster answers at
     `RAY_ADDRESS`.
     """
-    address = os.environ.get(ADDRESS_VARIABLE)
+    address, here = os.environ.get(ADDRESS_VARIABLE), RayChoice("local", "started on this machine")
     if address == "local":
-        return RayChoice("local", "started on this machine")
+        return here
     if address:
         check_address(address)
         return RayChoice(address, f"joined by {ADDRESS_VARIABLE}")
@@ -139,16 +139,14 @@ def choose_ray() -> RayChoice:
     try:
         running, owner = file.read_text("utf-8").strip(), file.stat().st_uid
     except (FileNotFoundError, PermissionError):
-        return RayChoice("local", "started on this machine")
+        return here
     if owner == os.getuid():
         session = _session_name(running)
         if session is None:
-            return RayChoice(
-                "local",
-                "started on this machine",
-                f"no Ray answers at {running}, the address in {file}: its head probably ended "
-                f"without `ray stop`. A local Ray is started; delete the file, or set "
-                f"{ADDRESS_VARIABLE}=local, to skip this check",
+            return here._replace(
+                warning=f"no Ray answers at {running}, the address in {file}: its head probably "
+                "ended without `ray stop`. A local Ray is started; delete the file, or set "
+                f"{ADDRESS_VARIABLE}=local, to skip this check"
             )
         folder = file.parent / session
         owner = folder.stat().st_uid if session and folder.is_dir() else -1

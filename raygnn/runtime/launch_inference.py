@@ -78,7 +78,10 @@ def launch_inference(
         connect()
         resources = plan_resources(config)
     on_ray = resources is not None
-    bundle = _open_graph(model, data, on_ray)
+    if data is None and source.mode == "partitioned":
+        bundle: Bundle = open_outline(model.loaded)
+    else:
+        bundle = open_bundle(model.loaded, data, on_ray, model.spec.transforms)
     fitted = model.fitted(bundle)
     if unread := model.spec.unread_types(bundle):
         say(f"ignoring types that the model does not know: {', '.join(unread)}")
@@ -136,12 +139,6 @@ def _infer_worker(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
     from raygnn.runtime.part_actors import with_parts_of_this_node
 
     return run_inference(with_parts_of_this_node(job), context)
-
-
-def _open_graph(model: SavedModel, data: Any, on_cluster: bool) -> Bundle:
-    if data is None and model.loaded.config.data.mode == "partitioned":
-        return open_outline(model.loaded)
-    return open_bundle(model.loaded, data, on_cluster, model.spec.transforms)
 
 
 def _finish(job: InferenceJob, manifest: Mapping[str, Any]) -> None:

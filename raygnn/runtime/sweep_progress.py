@@ -88,7 +88,11 @@ class SweepProgress(Callback):
     def on_trial_error(
         self, iteration: int, trials: Sequence[Trial], trial: Trial, **info: Any
     ) -> None:
-        say(f"{trial} failed: {_explain(_new_error(trial))}")
+        if trial.pickled_error_file is None:
+            error: Any = Path(trial.error_file).read_text()
+        else:
+            error = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
+        say(f"{trial} failed: {_explain(error)}")
 
 
 class StopWithoutMetric(Stopper):
@@ -148,12 +152,6 @@ def _row(
         status = "stopped early" if trial.last_result.get("done") else "unfinished"
     best = best_value([row.get(metric) for row in history], mode)
     return TrialRow(str(trial), trial.config, status, best, len(history), error)
-
-
-def _new_error(trial: Trial) -> Any:
-    if trial.pickled_error_file is None:
-        return Path(trial.error_file).read_text()
-    return cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
 
 
 def _explain(error: Any) -> str:

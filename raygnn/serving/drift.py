@@ -61,8 +61,11 @@ def _reference(graph: OpenGraph, output: LabelOutput) -> Table:
         chosen = np.flatnonzero(is_test) if is_test.any() else np.arange(rows.num_rows)
         chosen = thinned(chosen, _MAX_REFERENCE)
         ids = bundle.take_ids(output.node_type, rows.node_ids(chosen))
-        times = {} if rows.time is None else {"time": _as_given(rows.time[chosen], rows.time_unit)}
-        return graph.predict(rows={"id": ids, **times})
+        columns: dict[str, Any] = {"id": ids}
+        if rows.time is not None:
+            times = rows.time[chosen]
+            columns["time"] = times if rows.time_unit is None else times.astype("datetime64[us]")
+        return graph.predict(rows=columns)
     ids = bundle.ids(output.node_type)
     return graph.predict(ids.take(thinned(np.arange(len(ids)), _MAX_REFERENCE)))
 
@@ -210,7 +213,3 @@ def _is_missing(value: Any) -> bool:
 
 def _missing(values: Sequence[Any]) -> float:
     return float(np.mean([_is_missing(value) for value in values] or [False]))
-
-
-def _as_given(times: np.ndarray, unit: str | None) -> np.ndarray:
-    return times if unit is None else times.astype("datetime64[us]")

@@ -194,7 +194,8 @@ def _label_metrics(output: LabelOutput, rows: Sequence[tuple[AnsweredRow, Any]])
     targets = _targets(output, [label for _, label in rows])
     answered = [answer.row for answer, _ in rows]
     kinds = [kind(output.num_outputs, output.problem) for kind in _METRICS[output.problem]]
-    if not all(_has_all(output, row) for row in answered):
+    is_binary = output.problem == "multi_class" and output.num_outputs == 2
+    if not (is_binary or all(isinstance(row.get("probability"), list) for row in answered)):
         kinds = [kind for kind in kinds if not isinstance(kind, AUROC)]
     for kind in kinds:
         if isinstance(kind, AUROC):
@@ -291,11 +292,6 @@ def _scores(output: LabelOutput, codes: Mapping[Any, int], row: Mapping[str, Any
     p = np.maximum(probability, _LEAST_PROBABILITY)
     is_label = output.problem == "multi_label"
     return np.log(p) - np.log(np.maximum(1 - p, _LEAST_PROBABILITY)) if is_label else np.log(p)
-
-
-def _has_all(output: LabelOutput, row: Mapping[str, Any]) -> bool:
-    is_binary = output.problem == "multi_class" and output.num_outputs == 2
-    return is_binary or isinstance(row.get("probability"), list)
 
 
 def _codes(output: LabelOutput) -> dict[Any, int]:

@@ -40,7 +40,7 @@ from raygnn.loops.blend import (
 )
 from raygnn.loops.boosted_trees import BoostedTrees
 from raygnn.loops.column_effects import MAX_ROWS, describe_effects
-from raygnn.loops.early_stopping import LEAST_GAIN
+from raygnn.loops.early_stopping import LEAST_GAIN, Watched
 from raygnn.loops.ranges import Ranges
 from raygnn.loops.task import NodeRows
 from raygnn.loops.tasks.label_target import LabelOutput
@@ -108,18 +108,16 @@ class BlendedTask(LabelTask[BatchT]):
         )
 
     @property
-    def least_gain(self) -> float:
-        """Beside LightGBM, smaller gains of the GNN change no blend."""
+    def watched(self) -> Watched:
+        """Beside LightGBM, smaller gains of the GNN change no blend, and it learns from many rows
+        of few entities within an epoch.
+        """
         is_blended = self.target.arguments.blend is not False and not self.left_out()
-        return LEAST_GAIN if is_blended and self.config.sampling.temporal is not None else 0.0
-
-    @property
-    def most_steps_unvalidated(self) -> int:
-        """Beside LightGBM, a GNN learns from many rows of few entities within an epoch."""
-        if not self.least_gain:
-            return super().most_steps_unvalidated
+        if not is_blended or self.config.sampling.temporal is None:
+            return super().watched
         num_evaluated = -(-len(self.target.splits.val) // self.config.batch.global_batch_size)
-        return max(_STEPS_UNVALIDATED, 2 * num_evaluated)
+        most_steps = max(_STEPS_UNVALIDATED, 2 * num_evaluated)
+        return super().watched._replace(least_gain=LEAST_GAIN, most_steps=most_steps)
 
     def warnings(self) -> list[str]:
         """Also warns about a column that LightGBM depends on."""

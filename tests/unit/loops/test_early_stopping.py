@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raygnn.config import Period, load_config
-from raygnn.loops.early_stopping import BestTracker, EarlyStopper, early_stopper
+from raygnn.loops.early_stopping import BestTracker, EarlyStopper, Watched, early_stopper
 from raygnn.loops.position import Position, is_due
 from tests.errors import raises
 from tests.small_runs import CONFIG
@@ -40,12 +40,12 @@ def test_a_gain_of_min_delta_or_less_is_none():
 def test_a_metric_of_the_task_that_hardly_changes_does_not_improve():
     config = load_config({**CONFIG, "early_stopping": {"patience": 2}}).config
     values = (0.18, 0.1801, 0.18015, 0.1801)
-    stopper = early_stopper(config, True, ("val/full_ndcg@20", "max"), least_gain=1e-3)
+    stopper = early_stopper(config, True, Watched("val/full_ndcg@20", "max", 1e-3))
     assert [stopper.should_stop(v) for v in values].index(True) == 2
     named = {"monitor": "val/full_ndcg@20", "mode": "max", "patience": 2}
     for own in (named, {"patience": 2, "min_delta": 0.0}):
         config = load_config({**CONFIG, "early_stopping": own}).config
-        stopper = early_stopper(config, True, ("val/full_ndcg@20", "max"), least_gain=1e-3)
+        stopper = early_stopper(config, True, Watched("val/full_ndcg@20", "max", 1e-3))
         assert not any(stopper.should_stop(v) for v in values)
 
 

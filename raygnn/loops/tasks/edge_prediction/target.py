@@ -77,17 +77,11 @@ class EdgeOutput(label_target.LabelOutput):
         return (known[0], known[1]) if known else (0, 0)
 
     def label_in(self, bundle: Bundle) -> tuple[ColumnInfo, np.ndarray] | None:
-        if self.label_edges:
-            edges = split.find_label_edges(bundle, self.edge_type, "positive")
-            if edges is None or self.label not in edges.columns:
-                return None
-            return edges.columns[self.label], bundle.label_column(edges, self.label)
-        info = bundle.columns(self.edge_type).get(self.label)
+        is_label = self.label_edges
+        info = _labels_of(bundle, self.edge_type, label_edges=is_label).get(self.label)
         if info is None:
             return None
-        labels = bundle.column(self.edge_type, self.label)
-        assert isinstance(labels, np.ndarray)
-        return info, labels
+        return info, _values(bundle, self.edge_type, self.label, label_edges=is_label)
 
     def to_content(self) -> Mapping[str, Any]:
         return {**super().to_content(), "edge_type": edge_type_name(self.edge_type)}

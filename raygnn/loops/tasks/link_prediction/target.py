@@ -376,7 +376,6 @@ def _has_factors(
     configured = model.args.get("node_embeddings", "auto")
     if not fits and (configured is True or model.type == "EASE"):
         key, value = ("type", "EASE") if model.type == "EASE" else ("args.node_embeddings", True)
-        key, value = ("type", "EASE") if model.type == "EASE" else ("args.node_embeddings", True)
         rule = (
             "the linear recommender needs one relation between two node types that carries "
             "messages, or label edges with times and sampling.temporal, an inner product, "

@@ -19,7 +19,7 @@ from raygnn.data.links.supervision import SupervisionEdges
 from raygnn.device_memory import copied
 from raygnn.errors import ConfigError
 from raygnn.loops.baselines import Baselines
-from raygnn.loops.early_stopping import LEAST_GAIN
+from raygnn.loops.early_stopping import LEAST_GAIN, Watched
 from raygnn.loops.split_rows import SplitRows
 from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
 from raygnn.loops.tasks.encoder_task import EncoderTask
@@ -188,29 +188,20 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         return FullRankingEvaluation(self.env.bundle, num_targets, ks)
 
     @property
-    def watched(self) -> tuple[str, str]:
+    def watched(self) -> Watched:
         """NDCG of the full ranking if there is one, else the sampled MRR, else the loss.
 
-        Beside a recommender, the encoder's own NDCG: training changes nothing else.
+        Beside a recommender, the encoder's own NDCG: training changes nothing else. An encoder that
+        does not help changes its rankings by less than the least gain.
         """
-        if self._ranking is not None and self._blends:
-            return f"val/{ENCODER_NDCG}", "max"
+        metrics, name = self.config.metrics, "mrr"
         if self._ranking is not None:
             ks = self._ranking.ks
-            return f"val/full_ndcg@{_DEFAULT_K if _DEFAULT_K in ks else ks[-1]}", "max"
-        metrics = self.config.metrics
-        has_mrr = not metrics or any(metric.type == "mrr" for metric in metrics)
-        return ("val/mrr", "max") if has_mrr else ("val/loss", "min")
-
-    @property
-    def least_gain(self) -> float:
-        """An encoder that does not help changes its rankings by less."""
-        return LEAST_GAIN if self.watched[1] == "max" else 0.0
-
-    @property
-    def _corrects_log_q(self) -> bool:
-        setting, objective = self.arguments.logq_correction, self.objective
-        return objective.in_batch and objective.reads_log_q if setting is None else setting
+            name = f"full_ndcg@{_DEFAULT_K if _DEFAULT_K in ks else ks[-1]}"
+            name = ENCODER_NDCG if self._blends else name
+        elif metrics and all(metric.type != "mrr" for metric in metrics):
+            return super().watched
+        return Watched(f"val/{name}", "max", LEAST_GAIN)
 
     @property
     def output(self) -> LinkOutput:
@@ -589,7 +580,8 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         )
         if split == "train":
             self._check_objective()
-            is_all = args.competes_with_all
+            is_all, objective = args.competes_with_all, self.objective
+            of_losses = objective.in_batch and objective.reads_log_q
             if is_all and args.remove_accidental_hits and len(self.output.edge_types) > 1:
                 known = self.target.known(self.env.bundle, "train")
             plan = replace(
@@ -603,7 +595,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
                 is_evaluation=False,
                 in_batch=self.objective.in_batch,
                 is_joint=self.objective.is_joint,
-                log_q=self._corrects_log_q,
+                log_q=logq if (logq := args.logq_correction) is not None else of_losses,
                 cold_share=_cold_share(args, self.env.loaded),
                 exclude=not keeps_links(self.config, self.env.loaded.allow_modules),
             )
