@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from harness import SCALES, Row, Scale, parser, publish
+import torch
+from harness import SCALES, Case, Row, Scale, parser, publish
 from rmat_graph import RmatGraph
 from training import engine_config
 
 import raygnn.train
 from raygnn.loops.engine import Engine
+from raygnn.sampling.batch_assembler import BatchAssembler
 from raygnn.sampling.batch_sequence import BatchSequence
 from raygnn.sampling.sampled_sequence import SampledSequence
 
@@ -87,6 +89,25 @@ def step_ms(
     (first, first_wait), (last, last_wait) = began[steps // _STARTS], began[-1]
     per_step = 1e3 / (len(began) - 1 - steps // _STARTS)
     return per_step * (last - first), per_step * (last_wait - first_wait)
+
+
+def padded_batches(loader: Any, num_batches: int) -> dict[str, Case]:
+    """Padded batches of a thread, and the part of them that the host makes beside a device."""
+    loader._pads, loader._device = True, torch.device("cpu")
+    with patch.object(BatchAssembler, "columns_of_host", return_value=[]):  # as on a GPU
+        reason = loader.sample_on_device()
+    assert reason is None, reason
+    indices = itertools.cycle(range(loader.num_batches - 1))
+
+    def make(function: Callable[[int, int], Any]) -> Case:
+        def run() -> None:
+            for index in itertools.islice(indices, num_batches):
+                function(0, index)
+
+        return run
+
+    host_part = loader._device_batches._make_part
+    return {"padded batch": make(loader.make), "of it, beside a device": make(host_part)}
 
 
 def main(argv: Sequence[str] | None = None) -> None:

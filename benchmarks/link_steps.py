@@ -16,17 +16,16 @@ or 12 threads, as PyG's loader has 12 processes.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import torch
 import yaml
-from engine_steps import step_ms
+from engine_steps import padded_batches, step_ms
 from harness import CLOCKS, Case, Row, Scale, chosen_scale, interleaved, medians, parser, publish
 from rmat_graph import EDGE, NODE, RmatGraph
 from torch import nn
@@ -41,7 +40,6 @@ from raygnn.data.bundle import Bundle
 from raygnn.loops.process import prepare_process
 from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.link_prediction.task import LinkPrediction
-from raygnn.sampling.batch_assembler import BatchAssembler
 
 _STEPS_A_ROUND = {"cpu": 4, "cuda": 50}  # beside a GPU, many more than PyG's loader makes ahead
 _SAMPLERS = 12  # threads or processes beside a GPU
@@ -102,26 +100,6 @@ def our_steps(task: LinkPrediction) -> Case:
     return run
 
 
-def our_batches(task: LinkPrediction) -> dict[str, Case]:
-    """Padded batches, and the part of them that the host makes beside a device."""
-    task.pads = True
-    loader = task.loader("train")
-    with patch.object(BatchAssembler, "columns_of_host", return_value=[]):  # as on a GPU
-        reason = loader.sample_on_device()
-    assert reason is None, reason
-    indices = itertools.cycle(range(loader.num_batches - 1))
-
-    def make(function: Callable[[int, int], Any]) -> Case:
-        def run() -> None:
-            for index in itertools.islice(indices, _STEPS_A_ROUND["cpu"]):
-                function(0, index)
-
-        return run
-
-    host_part = loader._device_batches._make_part
-    return {"padded batch": make(loader.make), "of it, beside a device": make(host_part)}
-
-
 def pyg_steps(scale: Scale, bundle: Bundle, device: torch.device) -> Case:
     """Steps of PyG's loader and model."""
     csc = bundle.csc(EDGE)
@@ -178,7 +156,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     cases: dict[str, Case] = {}
     if device.type == "cpu":
         make = partial(our_task, scale, bundle, tables, work)
-        cases = {"raygnn": our_steps(make()), **our_batches(make())}
+        padded = padded_batches(make().loader("train"), _STEPS_A_ROUND["cpu"])
+        cases = {"raygnn": our_steps(make()), **padded}
     if WITH_PYG_LIB:
         cases["PyG"] = pyg_steps(scale, bundle, device)
     seconds = interleaved(cases, scale.rounds, CLOCKS[options.clock])

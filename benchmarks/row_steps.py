@@ -9,22 +9,17 @@ padded batch of one thread, and the part of it that the host makes beside a devi
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-import torch
-from engine_steps import step_ms
-from harness import CLOCKS, Case, Row, chosen_scale, interleaved, medians, parser, publish
+from engine_steps import padded_batches, step_ms
+from harness import CLOCKS, Row, chosen_scale, interleaved, medians, parser, publish
 from relational_scale import train_loader, write_database
 from training import engine_config
 
 import raygnn.prepare.__main__
-from raygnn.sampling import NeighborLoader
-from raygnn.sampling.batch_assembler import BatchAssembler
 
 _BATCHES = 8  # of a round
 _DATABASE_ROWS = {"smoke": 60_000, "reference": 2_000_000}
@@ -47,28 +42,6 @@ def graph_of_database(work: Path, num_rows: int) -> Path:
     return graph
 
 
-def batches(loader: NeighborLoader) -> dict[str, Case]:
-    """Padded batches of a thread, and the part of them that the host makes beside a device."""
-    loader._pads, loader._device = True, torch.device("cpu")
-    with patch.object(BatchAssembler, "columns_of_host", return_value=[]):  # as on a GPU
-        reason = loader.sample_on_device()
-    assert reason is None, reason
-    indices = itertools.cycle(range(loader.num_batches - 1))
-
-    def make(function: Callable[[int, int], Any]) -> Case:
-        def run() -> None:
-            for index in itertools.islice(indices, _BATCHES):
-                function(0, index)
-
-        return run
-
-    assert loader._device_batches is not None
-    return {
-        "padded batch": make(loader.make),
-        "of it, beside a device": make(loader._device_batches._make_part),
-    }
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the benchmark."""
     options = parser(__doc__, in_rounds=True).parse_args(argv)
@@ -78,7 +51,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.device == "cpu":
         config = engine_config(scale, graph, work, "row-steps", 1, use_gpu=False)
         seconds = interleaved(
-            batches(train_loader(of_rows(config))), scale.rounds, CLOCKS[options.clock]
+            padded_batches(train_loader(of_rows(config)), _BATCHES),
+            scale.rounds,
+            CLOCKS[options.clock],
         )
         rows = [Row(name, 1e3 * s / _BATCHES, "ms") for name, s in medians(seconds).items()]
     else:

@@ -125,26 +125,15 @@ def _tables(runs: Mapping[str, StoredRun], *, marks_best: bool = True) -> dict[s
     heads = tuple(runs)
     tables: dict[str, PageTable] = {}
     names = _union(run.metrics for run in runs.values())
-    tested = [
-        (
-            name,
-            *(_with_interval(run.metrics, name) for run in runs.values()),
-            _best(runs, name) if marks_best else "-",
-        )
-        for name in names
-        if name.startswith("test/")
-    ]
-    if tested:
+
+    def rows(pattern: str) -> list[tuple[str, ...]]:
+        chosen = [name for name in names if re.match(pattern, name)]
+        return [(n, *(_with_interval(r.metrics, n) for r in runs.values())) for n in chosen]
+
+    if tested := [(*r, _best(runs, r[0]) if marks_best else "-") for r in rows("test/")]:
         tables["Test metrics, with 95 % intervals"] = ("metric", *heads, "best"), tested
-    baselines = [
-        (
-            name.removeprefix("baseline/"),
-            *(_with_interval(run.metrics, name) for run in runs.values()),
-        )
-        for name in names
-        if re.match(r"baseline/[^/]+/test/", name)
-    ]
-    if baselines:
+    if found := rows("baseline/[^/]+/test/"):
+        baselines = [(name.removeprefix("baseline/"), *values) for name, *values in found]
         tables["Baselines, with 95 % intervals"] = ("baseline and metric", *heads), baselines
     differing = [
         (path, *(shown(run.config.get(path)) for run in runs.values()))

@@ -23,8 +23,7 @@ from raygnn.inference.applied_model import AppliedModel
 from raygnn.inference.explain.inputs import Element, InputNames, Words
 from raygnn.inference.explain.masked_model import MaskedModel, typical_rows
 from raygnn.inference.explain.options import ExplainOptions
-from raygnn.inference.explain.rungs import Fact, margin
-from raygnn.inference.explain.seeds import Seed
+from raygnn.inference.explain.rungs import Fact, RowRungs, margin
 from raygnn.inference.output_folder import OutputFolder
 from raygnn.inference.result_tables import Table
 from raygnn.loops.blend import GNN, Share
@@ -82,6 +81,25 @@ class Explanations:
                 file = folder.write(name, 0, 1, getattr(self, name).arrow)
                 tables[name] = {"files": [file]}
             folder.finish({"what": "explanations", "tables": tables})
+
+
+@dataclass(frozen=True)
+class Seed:
+    """The node or pair of a batch whose prediction is explained.
+
+    Attributes:
+        ids: columns of one row, original ids.
+        ends: the node or the two nodes, as node type and local id.
+        head: see `MaskedModel`.
+        rungs: of the blend that predicts; None if encoder and head predict alone.
+        labels: logits of the labels around the node, [1, num_outputs]; None if it reads none.
+    """
+
+    ids: Mapping[str, pa.Array]
+    ends: Sequence[tuple[str, int]]
+    head: Callable[[Mapping[str, Any]], Tensor]
+    rungs: RowRungs | None = None
+    labels: Tensor | None = None
 
 
 def explain_batches(
