@@ -194,8 +194,7 @@ def _label_metrics(output: LabelOutput, rows: Sequence[tuple[AnsweredRow, Any]])
     targets = _targets(output, [label for _, label in rows])
     answered = [answer.row for answer, _ in rows]
     kinds = [kind(output.num_outputs, output.problem) for kind in _METRICS[output.problem]]
-    is_binary = output.problem == "multi_class" and output.num_outputs == 2
-    if not (is_binary or all(isinstance(row.get("probability"), list) for row in answered)):
+    if not (output.is_binary or all(isinstance(row.get("probability"), list) for row in answered)):
         kinds = [kind for kind in kinds if not isinstance(kind, AUROC)]
     for kind in kinds:
         if isinstance(kind, AUROC):

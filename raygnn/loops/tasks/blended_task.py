@@ -174,7 +174,7 @@ class BlendedTask(LabelTask[BatchT]):
         trees, names = fitted(every), self.columns_without_time
         shares = trees.gains()
         suspect = max(names, key=lambda at: float(shares[at]), default=None)
-        is_ranked = output.problem == "multi_class" and output.num_outputs == 2 and len(val) > 0
+        is_ranked = output.is_binary and len(val) > 0
         if is_ranked and suspect is not None and shares[suspect] > _SUSPICIOUS:
             kept = np.delete(every, suspect)
             without = fitted(kept).predict(val_columns[:, kept])
@@ -359,7 +359,7 @@ class BlendedTask(LabelTask[BatchT]):
         """Chooses the model's `Blend` on the validation rows, and finds the ranges of a number."""
         target, output = self.target, self.output
         blends = target.arguments.blend is not False and target.why_no_blend(self.config) is None
-        has_ranges = output.problem == "regression" and output.num_outputs == 1
+        has_ranges = output.is_number
         limit, loader = self.config.training.num_val_batches, self.loader("val")
         if loader is None or not (blends or has_ranges):
             return False
@@ -401,16 +401,15 @@ class BlendedTask(LabelTask[BatchT]):
         columns = self.row_columns(rows, "val")
         added = share.weight * share.scale * trees.contributions(columns)[..., :-1].mean(axis=0)
         labels = predictions = None
-        is_binary = output.problem == "multi_class" and output.num_outputs == 2
-        if output.problem == "regression" and output.num_outputs == 1:
+        if output.is_number:
             labels, predictions = self.target.labels[rows].reshape(-1), mixed[chosen, 0]
-        elif is_binary:
+        elif output.is_binary:
             positive = output.positive_class
             labels = (self.target.labels[rows].reshape(-1) == positive).astype(np.float64)
             margins = mixed[chosen, positive] - mixed[chosen, 1 - positive]
             predictions = 1 / (1 + np.exp(-margins))
         # Of classes, the mean size over them; of two, that of the second, as the first has none.
-        sizes = np.abs(added[:, 1:] if is_binary else added).mean(axis=1)
+        sizes = np.abs(added[:, 1:] if output.is_binary else added).mean(axis=1)
         return describe_effects(
             self.described_columns,
             sizes,

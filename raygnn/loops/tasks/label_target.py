@@ -74,6 +74,15 @@ class LabelOutput(Output):
     def of(self) -> str: ...
 
     @property
+    def is_number(self) -> bool:
+        """Whether a single number is predicted."""
+        return self.problem == "regression" and self.num_outputs == 1
+
+    @property
+    def is_binary(self) -> bool:
+        return self.problem == "multi_class" and self.num_outputs == 2
+
+    @property
     def has_trees(self) -> bool:
         return self.blend is not None and TREES in self.blend.shares
 

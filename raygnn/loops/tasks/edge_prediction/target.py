@@ -62,7 +62,7 @@ class EdgeOutput(label_target.LabelOutput):
 
     @property
     def is_score(self) -> bool:
-        return self.problem == "regression" and self.num_outputs == 1 and not self.inputs
+        return self.is_number and not self.inputs
 
     @property
     def own_columns(self) -> tuple[str, ...]:

@@ -102,7 +102,7 @@ class EdgePrediction(BlendedTask[EdgeBatch]):
     def guesses(self, split: str, asked: np.ndarray) -> Mapping[str, np.ndarray]:
         """For numbers, the mean and damped biases of both ends; LightGBM."""
         output, guesses = self.output, dict[str, np.ndarray]()
-        if output.problem == "regression" and output.num_outputs == 1:
+        if output.is_number:
             values, scale = self._label_factors.by_biases(asked), output.scale
             values = values if scale is None else values * scale.std[0] + scale.mean[0]
             guesses["biases"] = values.reshape(-1, 1)

@@ -142,10 +142,13 @@ def _leaks(bundle: Bundle, target: NodeTarget) -> Iterator[str]:
     function of it, such as a copy.
     """
     output = target.output
-    is_number = output.problem == "regression" and output.num_outputs == 1
-    is_binary = output.problem == "multi_class" and output.num_outputs == 2
     info = bundle.columns(output.node_type).get(target.arguments.feature)
-    if bundle.is_of_parts or info is None or info.sparse or not (is_number or is_binary):
+    if (
+        bundle.is_of_parts
+        or info is None
+        or info.sparse
+        or not (output.is_number or output.is_binary)
+    ):
         return
     train = thinned(target.splits.train, max(1, MAX_GATHERED // max(info.width, 1)))
     values = np.asarray(bundle.values(output.node_type, info.name))

@@ -83,8 +83,7 @@ class NodeOutput(label_target.LabelOutput):
     @property
     def num_scores(self) -> int:
         """Numbers that stand for a label among the inputs: one for two classes."""
-        is_binary = self.problem == "multi_class" and self.num_outputs == 2
-        return 1 if is_binary else self.num_outputs
+        return 1 if self.is_binary else self.num_outputs
 
     def scores(self, labels: np.ndarray) -> np.ndarray:
         """[num_labels, num_scores] of labels: standardized numbers, or 0 and 1."""
