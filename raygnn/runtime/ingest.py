@@ -153,12 +153,9 @@ _SHARE_OF_STORE = 0.5
 
 
 def _fit_object_stores(items: Sequence[Any], label: str) -> bool:
-    import ray
-
     inputs = {tuple(item.inputs) for item in items}
     needed = max((sum(rows.read().nbytes for rows in given) for given in inputs), default=0)
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    store = min(n["object_store_memory"] for n in nodes if n.get("CPU", 0) >= 1)
+    store = _smallest_store_bytes()
     if needed <= _SHARE_OF_STORE * store:
         return True
     say(
@@ -166,6 +163,13 @@ def _fit_object_stores(items: Sequence[Any], label: str) -> bool:
         f"has an object store of {store / 1e9:,.1f} GB (ray start --object-store-memory)"
     )
     return False
+
+
+def _smallest_store_bytes() -> float:
+    import ray
+
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return min(n["object_store_memory"] for n in nodes if n.get("CPU", 0) >= 1)
 
 
 _PROBE_S = 60.0  # time for a node to check a folder; the first task starts a process

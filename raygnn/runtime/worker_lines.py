@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from raygnn.console import LINE_START, pass_on, prints_json, say
 from raygnn.runtime.ray_internals import attribute, internal
@@ -134,7 +134,7 @@ def _print_batch(printer: Printer, batch: dict[str, Any], **options: Any) -> Non
 
 def _print_others(printer: Printer, batch: dict[str, Any], options: dict[str, Any]) -> None:
     stream = sys.stderr if batch["is_err"] else sys.stdout
-    if stream is None or stream.isatty():
+    if _is_terminal(stream):
         printer(batch, **options)
         return
     source = f"{batch.get('actor_name') or batch.get('task_name') or 'pid'} {batch.get('pid')}"
@@ -147,6 +147,10 @@ def _print_others(printer: Printer, batch: dict[str, Any], options: dict[str, An
             say(plain, "print", source=source)
         else:
             print(plain, file=stream, flush=True)
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is None or stream.isatty()
 
 
 def _is_noise(batch: dict[str, Any], line: str) -> bool:
