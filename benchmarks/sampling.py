@@ -111,7 +111,7 @@ class Batches:
 def _feature_stores(graph: RmatGraph, work: Path) -> dict[str, LocalFeatureStore]:
     """The same rows by storage, as they are and standardised; no storage twice in a row."""
     plain, standardised = {}, {}
-    for dtype in ("float32", "float16", "int8"):
+    for dtype in ("float32", "float16"):
         bundle = ingest(graph.tables(work), IngestOptions(feature_dtype=dtype), work / "cache")
         scale = ColumnScale.of(bundle.columns(NODE)["x"])
         assert scale is not None

@@ -202,8 +202,7 @@ class Data(Section):
             messages flow both ways; null adds it where no edge type leads from d to s. A list of
             edge types (`src__rel__dst`) excludes these from what null adds.
         splits: Splits of nodes or links; null uses the split column of the tables.
-        feature_dtype: How features are stored; null keeps the tables' type. int8 stores dense
-            features in 254 steps between the minimum and maximum of each element.
+        feature_dtype: How features are stored; null keeps the tables' type.
         device_features: Whether a GPU holds the features, as stored, and gathers the rows of a
             batch itself. auto does if they take a third of its free memory at most; a CPU and a
             partitioned graph never do.
@@ -224,7 +223,7 @@ class Data(Section):
     undirected: bool = False
     reverse_edges: ReverseEdges | None = None
     splits: SplitRule | None = None
-    feature_dtype: Literal["float32", "float16", "bfloat16", "int8"] | None = None
+    feature_dtype: Literal["float32", "float16", "bfloat16"] | None = None
 
     device_features: bool | Literal["auto"] = "auto"
     standardize: bool = True

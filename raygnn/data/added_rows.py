@@ -351,12 +351,10 @@ class RowReader:
             _typed_source(table, info, expected, typed) for expected in self._expected(table, info)
         )
         # Floats in a column of integers are checked as floats.
-        is_cut = np.dtype(info.dtype).kind in "iub" and info.quantization is None
+        is_cut = np.dtype(info.dtype).kind in "iub"
         is_cut &= any(np.dtype(source.dtype).kind == "f" for source in sources)
         dtype = "float64" if is_cut else info.dtype
-        plan = DensePlan(
-            info.name, info.role, sources, dtype, info.shape, quantization=info.quantization
-        )
+        plan = DensePlan(info.name, info.role, sources, dtype, info.shape)
         return dense_rows(plan, typed, findings).astype(info.dtype, copy=False)
 
     def _expected(self, table: _GraphTable, info: ColumnInfo) -> list[SourceColumn]:

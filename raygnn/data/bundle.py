@@ -258,8 +258,7 @@ class Bundle:
     def column(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:
         """A column as stored: [n, *shape] by dense node id or by `e_id`.
 
-        int8 features are codes: see `values` and `ColumnInfo.quantization`. Raises a DataError if
-        there is no such column.
+        Raises a DataError if there is no such column.
         """
         columns = self.columns(type_)
         if name not in columns:
@@ -278,14 +277,6 @@ class Bundle:
             self._open(values) if values.exists() else None,
             info.shape[0],
         )
-
-    def values(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:
-        """A column's values: as `column`, but codes are decoded to float32 in memory."""
-        stored, quantization = self.column(type_, name), self.columns(type_)[name].quantization
-        if quantization is None:
-            return stored
-        assert isinstance(stored, np.ndarray)
-        return quantization.values(stored).astype(np.float32)
 
     def csc(self, edge_type: EdgeType) -> Csc:
         """In-neighbors; edges of a row are ordered by (time, source, input row)."""
@@ -319,7 +310,7 @@ class Bundle:
         edges = self.csc(edge_type)
 
         def build(folder: Path) -> None:
-            weights = edge_weights(self.values(edge_type, column), edge_type, column)
+            weights = edge_weights(self.column(edge_type, column), edge_type, column)
             table = create_array(folder / "table.npy", (len(edges.indices),), np.int64)
             fill_alias(edges.indptr, edges.e_id, weights, table)
 

@@ -164,7 +164,7 @@ def statistics(
     assert not isinstance(stored, SparseColumn)
 
     def build(folder: Path) -> None:
-        measured = measure_chosen_rows(stored, chosen, info.quantization)
+        measured = measure_chosen_rows(stored, chosen)
         assert measured is not None
         write_text(folder / "statistics.json", json.dumps(asdict(measured)))
 

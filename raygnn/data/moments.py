@@ -28,7 +28,6 @@ class Moments:
         sum: in units of 2^-1127.
         sum_of_squares: in units of 2^-2254.
         low, high: infinite without values.
-        num_whole: number of values that are whole numbers.
     """
 
     count: int = 0
@@ -38,7 +37,6 @@ class Moments:
     high: float = -math.inf
     num_zeros: int = 0
     num_ones: int = 0
-    num_whole: int = 0
 
     @classmethod
     def of(cls, values: np.ndarray, *, sums: bool = True) -> Moments:
@@ -51,8 +49,7 @@ class Moments:
             total += _total(digits, 1)
             total_of_squares += _total(squares, 2)
         low, high = float(values.min(initial=np.inf)), float(values.max(initial=-np.inf))
-        counted = (values == 0, values == 1, values == np.rint(values))
-        counts = map(int, map(np.count_nonzero, counted))
+        counts = (int(np.count_nonzero(values == number)) for number in (0, 1))
         return cls(len(values), total, total_of_squares, low, high, *counts)
 
     def merged(self, other: Moments) -> Moments:
@@ -64,7 +61,6 @@ class Moments:
             max(self.high, other.high),
             self.num_zeros + other.num_zeros,
             self.num_ones + other.num_ones,
-            self.num_whole + other.num_whole,
         )
 
     def mean_and_std(self) -> tuple[float, float]:
@@ -81,22 +77,16 @@ def merge_elements(some: Sequence[Moments], others: Sequence[Moments]) -> Sequen
     return [a.merged(b) for a, b in zip(some, others, strict=True)]
 
 
-def measure(
-    rows: np.ndarray, marks: np.ndarray | None = None, chosen: np.ndarray | None = None
-) -> Sequence[Moments]:
+def measure(rows: np.ndarray, chosen: np.ndarray | None = None) -> Sequence[Moments]:
     """Statistics of each element of finite rows, [width]. Empty without rows.
 
     Args:
         rows: [num_rows, ...], floats or integers.
-        marks: float32 [2, width], values to count as `num_zeros` and `num_ones` of rows that fit
-            into float32; 0 and 1 if None.
         chosen: bool [num_rows]; None measures all rows.
     """
     rows = rows.reshape(len(rows), -1)
     if np.can_cast(rows.dtype, np.float32):
-        if marks is None:
-            marks = np.repeat(np.array([[0], [1]], np.float32), rows.shape[1], axis=1)
-        return _measure_float32(rows, marks, chosen)
+        return _measure_float32(rows, chosen)
     elements: Sequence[Moments] = ()
     for block in _blocks(rows, chosen):
         columns = np.ascontiguousarray(block.T, np.float64)
@@ -104,16 +94,14 @@ def measure(
     return elements
 
 
-def _measure_float32(
-    rows: np.ndarray, marks: np.ndarray, chosen: np.ndarray | None
-) -> Sequence[Moments]:
+def _measure_float32(rows: np.ndarray, chosen: np.ndarray | None) -> Sequence[Moments]:
     width, num_rows = rows.shape[1], 0
     digits = np.zeros((width, *_TABLE_SHAPE), np.int64)
     low, high = np.full(width, np.inf, np.float32), np.full(width, -np.inf, np.float32)
-    counts = np.zeros((3, width), np.int64)
+    counts = np.zeros((2, width), np.int64)
     for block in _blocks(rows, chosen):
         values = np.ascontiguousarray(block, np.float32)
-        _add_float32(values, values.view(np.int32), marks, digits, low, high, counts)
+        _add_float32(values, values.view(np.int32), digits, low, high, counts)
         num_rows += len(block)
     if not num_rows:
         return ()
@@ -175,16 +163,15 @@ _HALF_BITS = 24
 
 
 @njit(nogil=True, cache=True)
-def _add_float32(rows, bits, marks, tables, low, high, counts):  # type: ignore[no-untyped-def]
+def _add_float32(rows, bits, tables, low, high, counts):  # type: ignore[no-untyped-def]
     """Adds rows to the statistics of their columns.
 
     Args:
         rows: finite float32 [n, width].
         bits: the same as int32.
-        marks: float32 [2, width], two values of each column to count.
         tables: int64 [width, *_TABLE_SHAPE].
         low, high: float32 [width].
-        counts: int64 [3, width], of the marks and of whole numbers.
+        counts: int64 [2, width], of zeros and ones.
     """
     half = np.int64((1 << _HALF_BITS) - 1)
     for i in range(rows.shape[0]):
@@ -200,9 +187,8 @@ def _add_float32(rows, bits, marks, tables, low, high, counts):  # type: ignore[
             tables[j, exponent, 2] += square >> _HALF_BITS
             low[j] = min(low[j], value)
             high[j] = max(high[j], value)
-            counts[0, j] += value == marks[0, j]
-            counts[1, j] += value == marks[1, j]
-            counts[2, j] += value == np.rint(value)
+            counts[0, j] += value == 0
+            counts[1, j] += value == 1
 
 
 def _total(digits: np.ndarray, power: int) -> int:

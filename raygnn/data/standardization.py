@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from raygnn.data.bundle_record import ColumnInfo, ColumnStatistics, Quantization
+from raygnn.data.bundle_record import ColumnInfo, ColumnStatistics
 from raygnn.data.moments import measure
 
 _LEAST_STD = float(np.finfo(np.float32).tiny)  # below it 1 / std is beyond float32
@@ -84,11 +84,6 @@ class ColumnScale:
         shift = mean.astype(np.float32)
         offset = (shift - mean) * factor
         return Affine(shift, factor.astype(np.float32), offset.astype(np.float32))
-
-    def affine_of_codes(self, codes: Quantization) -> Affine:
-        factor, step = self._factor(), np.array(codes.step)
-        offset = (np.array(codes.offset) - np.array(self.mean)) * factor
-        return Affine(*(part.astype(np.float32) for part in (0 * step, step * factor, offset)))
 
     def _factor(self) -> np.ndarray:
         std = np.array(self.std)

@@ -7,11 +7,8 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from raygnn.console import announced, count, say, warn
 from raygnn.data.arrays import memory_bytes
-from raygnn.data.edge_types import type_name
 from raygnn.data.splits import SPLIT_NAMES
 from raygnn.data.time_units import TIME, latest_time
 from raygnn.loops.baselines import Baselines, BaselinesOfParts, is_error
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
     from raygnn.loops.engine import Engine
     from raygnn.loops.task import Task
 
-_MOST_NOISE = 0.01  # share of an element's variance that rounding to int8 may be
 _SHOWN = ("auroc", "mae")  # metrics of the verdict, unless one is monitored or errors are squared
 _FEW_STEPS = 50  # a run that may end before so many has hardly begun to learn
 
@@ -50,7 +46,7 @@ class Advice(Callback):
         self._steps_per_epoch = engine.steps_per_epoch
         bundle = engine.task.env.bundle
         self._warnings = [*_few_steps(engine), *engine.task.warnings()]
-        self._warnings += [*coarse_steps(bundle), *too_large(bundle)]
+        self._warnings += [*too_large(bundle)]
         self._find_baselines(engine, "val", engine.config.training.num_val_batches)
         self._left_out = engine.task.left_out()
         if engine.context.rank == 0:
@@ -231,7 +227,7 @@ def too_large(bundle: Bundle) -> list[str]:
     sizes = [f"{size / 1e9:,.1f} GB" for size in (bundle.num_bytes, memory_bytes())]
     return [
         f"the graph ({sizes[0]}) is larger than memory ({sizes[1]}), so most rows are read from "
-        "disk. data.feature_dtype: int8 takes a quarter of the space of float32; data.mode: "
+        "disk. data.feature_dtype: float16 takes half the space of float32; data.mode: "
         "partitioned distributes the graph over machines."
     ]
 
@@ -250,27 +246,6 @@ def _few_steps(engine: Engine) -> list[str]:
         f"({count(earliest.epoch, 'epoch')}). Set a smaller loader.batch_size or a larger "
         "early_stopping.patience."
     ]
-
-
-def coarse_steps(bundle: Bundle) -> list[str]:
-    """Names features whose int8 steps are wide compared with the spread of their elements."""
-    texts = []
-    for type_ in bundle.types:
-        for name, info in bundle.columns(type_).items():
-            if info.quantization is None or info.statistics is None:
-                continue
-            step, std = np.array(info.quantization.step), np.array(info.statistics.std)
-            # Rounding is off by anything within a step: a variance of a twelfth of its square.
-            coarse = np.flatnonzero(np.square(step) / 12 > _MOST_NOISE * np.square(std))
-            coarse = coarse[step[coarse] != 1]  # whole numbers, which are exact
-            if len(coarse):
-                texts.append(
-                    f"int8 is too coarse for {count(len(coarse), 'element')} of feature {name!r} "
-                    f"of {type_name(type_)!r} (the first is number {coarse[0]}): outliers make a "
-                    "step larger than a third of a standard deviation. Set transform: log1p or "
-                    "rank_gauss in graph.yaml, or data.feature_dtype: float16."
-                )
-    return texts
 
 
 def _best_at_first(engine: Engine) -> list[str]:

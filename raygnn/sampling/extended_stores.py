@@ -182,7 +182,7 @@ class _JoinedEdges(Bundle):
 
     def alias(self, edge_type: EdgeType, column: str) -> np.ndarray:
         table = np.empty(len(self._indices), np.int64)
-        weights = edge_weights(self.values(edge_type, column), edge_type, column)
+        weights = edge_weights(self.column(edge_type, column), edge_type, column)
         fill_alias(self._indptr, None, weights, table)
         return table
 

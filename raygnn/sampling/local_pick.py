@@ -162,7 +162,7 @@ class LocalPicker:
         e_id = _NONE if self.adjacency.e_id is None else self.adjacency.e_id
         with self._lock:
             if column not in self._weights:
-                stored = self._bundle.values(self._edge_type, column)
+                stored = self._bundle.column(self._edge_type, column)
                 self._weights[column] = edge_weights(stored, self._edge_type, column)
             weights = self._weights[column]
             if has_alias and column not in self._alias:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from raygnn.data.arrays import ask_for_rows
 from raygnn.data.bundle import Bundle, SparseColumn
-from raygnn.data.bundle_record import ColumnInfo, Quantization
+from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType, type_name
 from raygnn.data.extended_bundle import Addition
 from raygnn.data.standardization import Affine, ColumnScale, Standardization
@@ -230,7 +230,7 @@ StoredColumns = Bundle | Addition
 class LocalFeatureStore:
     """The columns of a bundle on this machine; a `FeatureStore`.
 
-    float16, bfloat16 and quantized int8 are storage formats; their rows are returned as float32.
+    float16 and bfloat16 are storage formats; their rows are returned as float32.
 
     Args:
         standardization: columns returned standardized, as float32.
@@ -368,13 +368,7 @@ def find_affines(
 
     Raises a DataError if the rows of a column have another width.
     """
-    of_codes = {
-        (type_, name): _affine_of_codes(info.quantization)
-        for type_ in bundle.types
-        for name, info in bundle.columns(type_).items()
-        if info.quantization is not None
-    }
-    return of_codes | {
+    return {
         (type_, column): _checked_affine(bundle, type_, column, scale)
         for type_ in bundle.types
         for column, scale in standardization.get(type_name(type_), {}).items()
@@ -438,16 +432,10 @@ def as_tensor(rows: np.ndarray) -> Tensor:
 def _checked_affine(
     bundle: StoredColumns, type_: str | EdgeType, column: str, scale: ColumnScale
 ) -> Affine:
-    info = bundle.columns(type_)[column]
-    width = math.prod(info.shape)
+    width = math.prod(bundle.columns(type_)[column].shape)
     if width != len(scale.mean):
         raise DataError(
             f"feature {column!r} of {type_name(type_)!r} is invalid: its rows have {width} "
             f"elements, and in training {len(scale.mean)}. Write it as there. [model-feature-width]"
         )
-    return scale.affine() if info.quantization is None else scale.affine_of_codes(info.quantization)
-
-
-def _affine_of_codes(quantization: Quantization) -> Affine:
-    width = len(quantization.step)
-    return ColumnScale((0.0,) * width, (1.0,) * width).affine_of_codes(quantization)
+    return scale.affine()

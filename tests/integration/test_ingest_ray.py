@@ -71,7 +71,7 @@ def test_bundle_is_the_same_byte_for_byte(
 
 @pytest.mark.slow
 @SCHEDULES
-def test_fitted_and_quantized_columns_of_csv_files_are_the_same(
+def test_fitted_columns_of_csv_files_are_the_same(
     ray_session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: Schedule
 ) -> None:
     monkeypatch.setattr(pieces, "PIECE_BYTES", 500)
@@ -98,9 +98,8 @@ def test_fitted_and_quantized_columns_of_csv_files_are_the_same(
         edge_types: [{type: [thing, to, thing], files: links.csv, source: s, target: t}]
         """
     )
-    options = IngestOptions(feature_dtype="int8")
-    here = ingest(folder, options, tmp_path / "here")
-    there = ingest(folder, options, tmp_path / "there", schedule=schedule)
+    here = ingest(folder, cache_dir=tmp_path / "here")
+    there = ingest(folder, cache_dir=tmp_path / "there", schedule=schedule)
     assert contents(here.path) == contents(there.path)
 
 

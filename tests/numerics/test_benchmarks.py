@@ -138,7 +138,7 @@ def test_pyg_does_without_operators_that_its_pyg_lib_lacks(monkeypatch):
 def test_larger_than_memory(harness, work):
     module = importlib.import_module("larger_than_memory")
     scale = module.scale_of(2000, 32)
-    found = module.train(scale, work, "int8", "for-random-reads", 60)
+    found = module.train(scale, work, "for-random-reads", 60)
     assert found["seeds_per_s"] > 0
     assert found["bundle_bytes"] > 2000 * 128
 

@@ -30,7 +30,14 @@ _MORE_NAMES = (
     *("GCN", "GIN", "MLP", "GATv2", "Transformer", "GINE", "GraphSAGE max"),
     *("GATv2 on edge features", "HGT nodes", "SimpleHGN nodes", "Hetero of GAT"),
     *("labor", "temporal", "with replacement"),
-    *("loss mse", "int8 features", "bf16-true", "clipping", "loss direct_au", "HGT links"),
+    *(
+        "loss mse",
+        "half-precision features",
+        "bf16-true",
+        "clipping",
+        "loss direct_au",
+        "HGT links",
+    ),
     *("HGT edges", "relations", "LightGCN", "decoder hadamard_mlp"),
 )
 

@@ -124,7 +124,7 @@ class Elsewhere:
 
 @pytest.mark.parametrize("cache_bytes", [0, 200, 1 << 20])
 @pytest.mark.parametrize("reverse_edges", [False, True])
-@pytest.mark.parametrize("feature_dtype", [None, "int8", "bfloat16"])
+@pytest.mark.parametrize("feature_dtype", [None, "float16", "bfloat16"])
 def test_rows_of_the_most_wanted_nodes_are_asked_for_once(
     graphs: Callable[..., Both], feature_dtype: str | None, reverse_edges: bool, cache_bytes: int
 ) -> None:
@@ -168,7 +168,7 @@ def test_rows_of_the_most_wanted_nodes_are_asked_for_once(
 @pytest.mark.parametrize("keeps_sparse", [False, True])
 @pytest.mark.parametrize("reverse_edges", [False, True])
 @pytest.mark.parametrize(
-    ("num_parts", "feature_dtype"), [(1, None), (2, "int8"), (2, "bfloat16"), (4, None)]
+    ("num_parts", "feature_dtype"), [(1, None), (2, "float16"), (2, "bfloat16"), (4, None)]
 )
 def test_batches_have_the_same_columns_and_degrees(
     graphs: Callable[..., Both],

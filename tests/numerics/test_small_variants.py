@@ -68,7 +68,6 @@ limits: {training__max_epochs: null, training__max_samples: 100, training__num_v
 hash split: {data__splits: {type: hash, fractions: [0.5, 0.25, 0.25]}}
 few per class: {data__splits: {type: per_class, train: 10, val: 10}}
 half-precision features: {data__feature_dtype: float16}
-int8 features: {data__feature_dtype: int8}
 """
 ).value
 

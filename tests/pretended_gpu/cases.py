@@ -286,8 +286,8 @@ CASES: dict[str, Case] = {
             data__device_features=not held,
         )
         for dtype, held in (
-            *(("int8", ""), ("int8", " of each batch")),
-            *(("float16", ""), ("float32", " of each batch")),  # others hold float32
+            *(("float16", ""), ("float16", " of each batch")),
+            ("float32", " of each batch"),  # others hold float32
         )
     },
     **{

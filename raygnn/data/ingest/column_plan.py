@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from raygnn.console import say
-from raygnn.data.bundle_record import Quantization
 from raygnn.data.ingest.pieces import read_column
 from raygnn.data.ingest.scan import ScannedTable
 from raygnn.data.manifest import DenseFeature, FeatureSpec, Label, SparseFeature, TimeColumn
@@ -152,7 +151,6 @@ class DensePlan:
     num_classes: int | None = None
     unit: str | None = None
     transforms: FittedFeature | None = None
-    quantization: Quantization | None = None
 
     @property
     def width(self) -> int:

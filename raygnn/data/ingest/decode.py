@@ -54,7 +54,7 @@ def dense_rows(
         if values.dtype == np.uint64 and plan.role == "time":
             rule, too_large = "times of 2^63 or more", values[:, 0] > np.iinfo(np.int64).max
             findings.add(source.column, rule, too_large, stored, id="table-time-range")
-    dtype = np.dtype(plan.dtype if plan.quantization is None else np.float32)
+    dtype = np.dtype(plan.dtype)
     with np.errstate(over="ignore", invalid="ignore"):
         if len(parts) == 1:
             rows = parts[0].astype(dtype, copy=False)
@@ -68,11 +68,6 @@ def dense_rows(
     if plan.role == "weight":
         column, negative = plan.sources[0].column, rows < 0
         findings.add(column, "negative weights", negative, rows, id="edges-negative-weights")
-    if plan.quantization is not None:
-        if findings.bad.any():  # these rows may hold anything, NaN too
-            rows = rows.copy()
-            rows[findings.bad] = 0
-        rows = plan.quantization.codes(rows)
     return rows
 
 

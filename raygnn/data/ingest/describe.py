@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from raygnn.data.arrays import Rows, open_array
-from raygnn.data.bundle_record import ColumnInfo, ColumnStatistics, Quantization, column_path
+from raygnn.data.bundle_record import ColumnInfo, ColumnStatistics, column_path
 from raygnn.data.ingest.column_plan import DensePlan, SparsePlan
 from raygnn.data.ingest.read_rows import ReadResult
 from raygnn.data.ingest.schedule import Schedule
@@ -21,7 +21,6 @@ from raygnn.data.moments import Moments, measure, merge_elements
 from raygnn.errors import DataError
 
 _TASK_ELEMENTS = 1 << 25
-_CODES = (*range(-128, 0), *range(127, -1, -1))  # of int8; constant columns have the last one
 _CHUNK_ROWS = 1 << 20
 # Class numbers up to here may have gaps, however few rows there are.
 _ALWAYS_CLASSES = 1000
@@ -88,7 +87,6 @@ def describe_columns(
             class_names=names,
             unit=plan.unit,
             transforms=plan.transforms,
-            quantization=plan.quantization,
         )
         infos.append(info)
     return tuple(infos)
@@ -120,32 +118,22 @@ def _num_classes(table: str, plan: DensePlan, num_rows: int, num_found: int) -> 
 
 @dataclass(frozen=True)
 class MeasureTask:
-    """Some rows of a column, which are codes if quantized.
+    """Some rows of a column.
 
     Attributes:
         chosen: bool [num_rows]; null measures all rows.
     """
 
     rows: Rows
-    quantization: Quantization | None = None
     chosen: np.ndarray | None = None
 
 
-def _statistics(
-    elements: Sequence[Moments], quantization: Quantization | None
-) -> ColumnStatistics | None:
+def _statistics(elements: Sequence[Moments]) -> ColumnStatistics | None:
     if not elements:
         return None
     mean, std = zip(*(each.mean_and_std() for each in elements), strict=True)
-    low, high = [e.low for e in elements], [e.high for e in elements]
-    if quantization is not None:
-        std = tuple((np.array(quantization.step) * std).tolist())
-        mean, low, high = (
-            quantization.values(np.array([each]))[0].tolist() for each in (mean, low, high)
-        )
-    zeros, ones = tuple(e.num_zeros for e in elements), tuple(e.num_ones for e in elements)
-    count, ends = elements[0].count, (tuple(low), tuple(high))
-    return ColumnStatistics(count, tuple(mean), std, *ends, zeros, ones)
+    others = ((e.low, e.high, e.num_zeros, e.num_ones) for e in elements)
+    return ColumnStatistics(elements[0].count, mean, std, *zip(*others, strict=True))
 
 
 #: For each type: its columns, and its folder in each part of the graph.
@@ -172,7 +160,6 @@ def measure_features(
         if not info.sparse and (info.role == "feature" or (with_times and info.role == "time"))
         for task in _cut_column(
             [column_path(folder, info.name) for folder in folders],
-            info.quantization,
             None if chosen is None else chosen[name],
         )
     ]
@@ -183,7 +170,7 @@ def measure_features(
             measured[name, column] = merge_elements(measured.get((name, column), ()), moments)
 
     def describe(name: str, info: ColumnInfo) -> ColumnInfo:
-        found = _statistics(measured.get((name, info.name), ()), info.quantization)
+        found = _statistics(measured.get((name, info.name), ()))
         return replace(info, statistics=found or info.statistics)
 
     return {
@@ -191,37 +178,17 @@ def measure_features(
     }
 
 
-def measure_chosen_rows(
-    rows: np.ndarray, chosen: np.ndarray, quantization: Quantization | None
-) -> ColumnStatistics | None:
+def measure_chosen_rows(rows: np.ndarray, chosen: np.ndarray) -> ColumnStatistics | None:
     """Statistics of the chosen rows of a stored column. None if no row is chosen."""
-    return _statistics(_measure(rows, quantization, chosen), quantization)
+    return _statistics(measure(rows, chosen))
 
 
 def measure_rows(task: MeasureTask) -> Sequence[Moments]:
-    return _measure(task.rows.read(), task.quantization, task.chosen)
-
-
-def _measure(
-    rows: np.ndarray, quantization: Quantization | None, chosen: np.ndarray | None
-) -> Sequence[Moments]:
-    """Statistics of rows, or of their codes."""
-    return measure(rows, None if quantization is None else _marks(quantization), chosen)
-
-
-def _marks(quantization: Quantization) -> np.ndarray:
-    """float32 [2, width], the codes of the numbers 0 and 1; NaN without one."""
-    width = len(quantization.step)
-    marks = np.full((2, width), np.nan, np.float32)
-    for code in _CODES:
-        values = quantization.values(np.full((1, width), code))[0]
-        for mark, number in zip(marks, (0, 1), strict=True):
-            mark[values == number] = code
-    return marks
+    return measure(task.rows.read(), task.chosen)
 
 
 def _cut_column(
-    paths: Sequence[Path], quantization: Quantization | None, chosen: Sequence[np.ndarray] | None
+    paths: Sequence[Path], chosen: Sequence[np.ndarray] | None
 ) -> Iterator[MeasureTask]:
     for number, path in enumerate(paths):
         rows = open_array(path, "r")
@@ -230,4 +197,4 @@ def _cut_column(
         for i in range(0, len(rows) if width else 0, step):
             some = Rows(path, i, min(i + step, len(rows)))
             mask = None if chosen is None else chosen[number][some.start : some.stop]
-            yield MeasureTask(some, quantization, mask)
+            yield MeasureTask(some, mask)

@@ -1,4 +1,4 @@
-"""Passes over features before rows are written: fits transforms, finds ranges for int8 storage.
+"""Passes over features before rows are written, which fit transforms.
 
 Each pass reads only the columns that it needs.
 """
@@ -13,17 +13,15 @@ import numpy as np
 import pyarrow as pa
 
 from raygnn import console
-from raygnn.data.bundle_record import Quantization
 from raygnn.data.hashing import splitmix64_array
 from raygnn.data.id_map import hash_column
 from raygnn.data.ingest.column_plan import DensePlan
-from raygnn.data.ingest.decode import dense_rows, split_rows
+from raygnn.data.ingest.decode import split_rows
 from raygnn.data.ingest.findings import FindingCollector
 from raygnn.data.ingest.pieces import Piece, PieceTask, cut_table, read_blocks, read_column
 from raygnn.data.ingest.scan import ScannedTable
 from raygnn.data.ingest.schedule import Schedule
 from raygnn.data.manifest import DenseFeature, FeatureSpec
-from raygnn.data.moments import Moments, measure, merge_elements
 from raygnn.data.transforms.fit import Counts, TextCounts, count, describe, fit, needs_counts
 from raygnn.data.transforms.fitted import FittedColumn, FittedFeature, Transforms
 from raygnn.data.transforms.state import NoValues
@@ -377,75 +375,6 @@ def _saved_columns(
         if part is not None:
             part.check_type(table.scanned.types[part.column], place)
     return columns
-
-
-@dataclass(frozen=True)
-class RangeTask(PieceTask):
-    table: str
-    piece: Piece
-    types: Mapping[str, pa.DataType]
-    plans: tuple[DensePlan, ...]
-
-
-def quantize_features(
-    plans: Mapping[str, Sequence[DensePlan]], tables: Mapping[str, ScannedTable], schedule: Schedule
-) -> dict[str, tuple[DensePlan, ...]]:
-    """Plans floating-point dense features as int8, by the range of their values.
-
-    All rows with valid values count, also those dropped because of another column or as duplicates.
-    Category codes stay float32. `plans`: by name of the table; the result has the same order.
-    """
-    chosen = {name: tuple(filter(_is_quantized, columns)) for name, columns in plans.items()}
-    tasks = [
-        RangeTask(name, piece, _types(tables[name], chosen[name]), chosen[name])
-        for name in plans
-        if chosen[name]
-        for piece in cut_table(tables[name])
-    ]
-    totals: dict[tuple[str, str], Sequence[Moments]] = {}
-    for task, pieces in zip(tasks, schedule(measure_plans, tasks, "measuring ranges"), strict=True):
-        for plan, measured in zip(task.plans, pieces, strict=True):
-            key = task.table, plan.name
-            totals[key] = merge_elements(totals.get(key, ()), measured)
-    return {
-        name: tuple(
-            _quantized(plan, totals.get((name, plan.name), ())) if plan in chosen[name] else plan
-            for plan in columns
-        )
-        for name, columns in plans.items()
-    }
-
-
-def measure_plans(task: RangeTask) -> list[Sequence[Moments]]:
-    """Statistics of the valid rows of each planned column, as they will be stored."""
-    measured: list[Sequence[Moments]] = [()] * len(task.plans)
-    findings = FindingCollector(task.table)  # reported when rows are converted
-    for _, file, file_row, columns in read_blocks(task.piece, task.types):
-        for i, plan in enumerate(task.plans):
-            findings.start_block(file, file_row, len(next(iter(columns.values()))))
-            rows = dense_rows(plan, columns, findings)
-            if findings.bad.any():
-                rows = rows[~findings.bad]
-            measured[i] = merge_elements(measured[i], measure(rows))
-    return measured
-
-
-def _quantized(plan: DensePlan, elements: Sequence[Moments]) -> DensePlan:
-    elements = elements or [Moments(low=0.0, high=0.0)] * plan.width  # without rows
-    return replace(plan, dtype="int8", quantization=quantization_of(elements))
-
-
-def quantization_of(elements: Sequence[Moments]) -> Quantization:
-    """The codes of a column from the statistics of its elements."""
-    low, high = np.array([(each.low, each.high) for each in elements], np.float64).T
-    is_whole = np.array([each.num_whole == each.count for each in elements])
-    return Quantization.of_range(low, high, is_whole)
-
-
-def _is_quantized(plan: DensePlan) -> bool:
-    if plan.role != "feature" or (plan.transforms is not None and plan.transforms.num_codes):
-        return False
-    return np.dtype(plan.dtype).kind == "f"
 
 
 def _types(table: ScannedTable, plans: Sequence[DensePlan]) -> dict[str, pa.DataType]:

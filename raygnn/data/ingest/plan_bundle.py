@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from raygnn.data.bundle_record import FORMAT_VERSION
 from raygnn.data.edge_types import EdgeType, edge_type_name, reversed_edge_type
-from raygnn.data.ingest.fit_features import FeatureTable, fit_features, quantize_features
+from raygnn.data.ingest.fit_features import FeatureTable, fit_features
 from raygnn.data.ingest.scan import ScannedTable, fingerprint, scan_tables
 from raygnn.data.ingest.schedule import Schedule
 from raygnn.data.ingest.table_plan import (
@@ -40,7 +40,7 @@ from raygnn.data.time_units import shown_units, unit_words
 from raygnn.data.transforms.fitted import Transforms
 from raygnn.errors import ConfigError, DataError, choose_from
 
-FeatureDtype = Literal["float32", "float16", "bfloat16", "int8"]
+FeatureDtype = Literal["float32", "float16", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class IngestOptions:
         allow_outside: folders outside of the graph's that may have its files. They do not change
             the bundle or its name.
         feature_dtype: storage type of floating-point features. Default: the table's, with float64
-            reduced to float32. int8 is for dense features: see `Quantization`.
+            reduced to float32.
         transforms: of features transformed as in an earlier training. Others are fitted.
     """
 
@@ -185,13 +185,6 @@ def plan_graph(
     features = list(feature_tables(manifest, tables).values())
     tables |= fit_features(features, options.transforms, schedule, progress)
     nodes, edges, label_edges, training_tables = _plan(manifest, options, tables)
-    if options.feature_dtype == "int8":
-        progress("ingest: measuring the range of features")
-        columns = {plan.table: plan.columns for plan in nodes.values()}
-        columns |= {plan.table: plan.columns for plan in edges}
-        narrow = quantize_features(columns, tables, schedule)
-        nodes = {name: replace(plan, columns=narrow[plan.table]) for name, plan in nodes.items()}
-        edges = [replace(plan, columns=narrow[plan.table]) for plan in edges]
     if added := options.added_reverses(manifest.edge_types):
         names = ", ".join(map(edge_type_name, added.values()))
         progress(f"ingest: adding reverse edges: {names} (data.reverse_edges: false adds none)")
@@ -235,12 +228,10 @@ def _plan(
     label_edges: list[EdgePlan] = []
     training: list[TrainingPlan] = []
     added = options.added_reverses(manifest.edge_types)
-    # Features that become int8 are planned in the type of their table: steps follow from values.
-    dtype = None if options.feature_dtype == "int8" else options.feature_dtype
     for name, table in manifest.all_tables.items():
         try:
             if isinstance(table, NodeTable):
-                nodes[name] = plan_nodes(table, tables[name], dtype)
+                nodes[name] = plan_nodes(table, tables[name], options.feature_dtype)
                 continue
             tables[name] = _with_id_types(table, tables[name], nodes)
             if isinstance(table, TrainingTable):
@@ -253,7 +244,9 @@ def _plan(
                 reverse, doubles = added.get(table.type), options.doubles(table)
                 if reverse is not None:
                     _check_is_new(manifest, reverse, table.type)
-                edges.append(plan_edges(table, tables[name], doubles, reverse, dtype))
+                edges.append(
+                    plan_edges(table, tables[name], doubles, reverse, options.feature_dtype)
+                )
         except DataError as error:
             problems.append(str(error))
     if problems:

@@ -20,7 +20,7 @@ from raygnn.errors import DataError
 
 RECORD_NAME = "partition.json"
 PART_NAME = "part.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _CHECKED_AT_ONCE = 8  # parts in a bucket
 
 

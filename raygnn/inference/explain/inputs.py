@@ -129,7 +129,7 @@ class InputNames:
             stored = (bundle.addition if is_new else bundle.graph).column(name, feature)
             node = node - num_known if node is not None and is_new else node
         else:
-            stored = bundle.values(name, feature)
+            stored = bundle.column(name, feature)
         assert isinstance(stored, np.ndarray)
         rows = stored[[] if node is None else [node]]
         return {column.name: column for column in raw_columns_of(info, rows)}

@@ -47,7 +47,7 @@ def test_only_files_larger_than_memory_are_mapped_for_random_reads(tmp_path, mon
     monkeypatch.setattr(arrays, "memory_bytes", lambda: bundle.num_bytes)
     large = Bundle.open(bundle.path)
     assert large.is_larger_than_memory
-    assert "data.feature_dtype: int8" in too_large(large)[0]
+    assert "data.feature_dtype: float16" in too_large(large)[0]
     assert not too_large(bundle)
     assert "rr" in mapping_flags(large.csc(edge_type).indices)
 

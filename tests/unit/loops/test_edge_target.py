@@ -53,16 +53,6 @@ def _find(bundle: Bundle, **args: Any) -> EdgeTarget:
     return EdgeTarget.find(bundle, config, EdgeTargetArguments.of(args))
 
 
-def test_a_copy_of_the_label_is_found_where_it_is_stored_as_int8(tmp_path):
-    labels = STARS + np.linspace(0, 0.4, 10, dtype=np.float32)
-    features = {"price": labels[::-1].copy(), "copy": np.stack([STARS * 0, labels], 1)}
-    rates = _edges(features=features, labels={"stars": labels})
-    bundle = _bundle(tmp_path, {RATES: rates}, feature_dtype="int8")
-    assert bundle.columns(RATES)["copy"].quantization is not None
-    assert not np.array_equal(bundle.values(RATES, "copy")[:, 1], bundle.column(RATES, "stars"))
-    assert _find(bundle).output.inputs == ("price",)
-
-
 def test_the_only_labelled_edges_are_found_and_read(tmp_path):
     features = {"price": np.arange(10, dtype=np.float32), "copy": np.stack([STARS * 0, STARS], 1)}
     rates = _edges(features=features, labels={"stars": STARS})

@@ -332,18 +332,13 @@ def _find_inputs(
 
 
 def _holds(bundle: Bundle, edge_type: EdgeType, feature: str, labels: np.ndarray) -> bool:
-    """Whether an element of a feature equals the label on all labelled edges.
-
-    int8 features are compared within their precision.
-    """
-    labelled, rows = has_label(labels), bundle.values(edge_type, feature)
+    """Whether an element of a feature equals the label on all labelled edges."""
+    labelled, rows = has_label(labels), bundle.column(edge_type, feature)
     assert isinstance(rows, np.ndarray)
     elements = rows.reshape(len(rows), -1)[labelled].astype(np.float32)
     wanted = labels.reshape(len(labels), -1)[labelled].astype(np.float32)
-    codes = bundle.columns(edge_type)[feature].quantization
-    error = np.zeros(elements.shape[1]) if codes is None else 0.51 * np.array(codes.step)
     return bool(labelled.any()) and any(
-        np.abs(elements[:, i] - wanted[:, j]).max() <= error[i]
+        np.array_equal(elements[:, i], wanted[:, j])
         for i in range(elements.shape[1])
         for j in range(wanted.shape[1])
     )
