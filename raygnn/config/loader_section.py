@@ -145,7 +145,6 @@ class Sampling(Section):
             single edge types (`src__rel__dst`), where 0 samples none; its key `default` sets the
             others ([15, 10] if missing). On the whole graph, only zeros and the number of hops
             matter, which is the number of layers of a model without `num_layers`.
-        replace: Draw neighbors with replacement.
         weight: Edge column to draw neighbors in proportion to; an edge of weight 0 is never drawn.
             Edge types without the column draw uniformly.
         temporal: Sample no neighbor that is later than the seed.
@@ -160,7 +159,6 @@ class Sampling(Section):
     """
 
     fanouts: FanoutsSetting = DEFAULT_FANOUTS
-    replace: bool = False
     weight: NonEmptyText | None = None
     temporal: TemporalSampling | None = None
     ppr: PprSampling | None = None
@@ -169,16 +167,13 @@ class Sampling(Section):
 
     # fmt: off
     rules = (
-        Rule("sampling-last-draws-nothing", "replace weight type",
+        Rule("sampling-last-draws-nothing", "weight type",
              lambda s: s.takes_latest and not s.is_full,
              "sampling.temporal.strategy is last, which draws nothing",
              "Remove it, or set the strategy to uniform"),
-        Rule("sampling-labor-replace", "replace", lambda s: s.is_labor,
-             "sampling.type is labor, which draws without replacement",
-             "Remove it, or sampling.type"),
         Rule("sampling-labor-weight", "weight", lambda s: s.is_labor,
              "sampling.type is labor, which draws uniformly", "Remove it, or sampling.type"),
-        Rule("sampling-full-draws-nothing", "disjoint replace temporal weight", lambda s: s.is_full,
+        Rule("sampling-full-draws-nothing", "disjoint temporal weight", lambda s: s.is_full,
              "sampling.type is full, which takes all edges", "Remove it, or sampling.type"),
         Rule("sampling-ppr-temporal", "temporal", lambda s: s.ppr,
              "sampling.ppr counts walks over edges of all times", "Remove one of the two"),

@@ -83,6 +83,7 @@ def _alone(config: Config, name: str, entry: TaskEntry) -> Config:
     )
 
 
+_WITHOUT_REPLACEMENT = "Remove it: neighbors are drawn without replacement"
 _CLASS_WEIGHTS = "Set losses to [{type: cross_entropy, args: {class_weights: balanced}}]"
 #: Keys that earlier commits saved with every config: the value that changed nothing, and what does
 #: today what other values did.
@@ -91,6 +92,7 @@ REMOVED_KEYS: Mapping[KeyPath, tuple[Any, str]] = {
         "in",
         "Set data.reverse_edges: true, and fanouts of 0 for the edge types that carry no messages",
     ),
+    ("sampling", "replace"): (False, _WITHOUT_REPLACEMENT),
     ("sampling", "args"): ({}, "raygnn's own sampler takes no arguments"),
     ("scaling", "gradients"): ("flat", "Remove it: one all-reduce sums the gradients of a step"),
     ("data", "refresh"): (False, "Run raygnn prepare snapshot before the training"),
@@ -110,6 +112,7 @@ def drop_removed_keys(value: Mapping[str, Any]) -> list[Problem]:
     tasks = value.get("tasks")
     for name in tasks if isinstance(tasks, Mapping) else ():
         keys["tasks", name, "loader", "balanced_seeds"] = (None, _CLASS_WEIGHTS)
+        keys["tasks", name, "sampling", "replace"] = (None, _WITHOUT_REPLACEMENT)
     for path, (default, remedy) in keys.items():
         removed = value_at(value, path)
         if removed is MISSING:

@@ -59,12 +59,10 @@ class TaskSampling(Section):
     Attributes:
         fanouts: Neighbors per hop, for as many hops as `sampling.fanouts`; a map overrides single
             edge types.
-        replace: Draw neighbors with replacement.
         weight: Edge column to draw neighbors in proportion to.
     """
 
     fanouts: FanoutsSetting | None = None
-    replace: bool | None = None
     weight: NonEmptyText | None = None
 
 

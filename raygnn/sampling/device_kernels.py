@@ -74,7 +74,7 @@ def _find_edges(  # type: ignore[no-untyped-def]
 def _count(  # type: ignore[no-untyped-def]
     node, numbers, counts, at_nodes, indptr, codes, stride, ranks, num_numbers,
     skips, num_skips, skip_stride, isolated, num_isolated, starts, degrees, taken, size,
-    fanout: tl.constexpr, replaces: tl.constexpr, in_time: tl.constexpr,
+    fanout: tl.constexpr, in_time: tl.constexpr,
     skips_by_number: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """First edge, number of edges, and number of edges to take of each node of a section."""
@@ -93,8 +93,6 @@ def _count(  # type: ignore[no-untyped-def]
     is_isolated = tl.load(isolated + at, mask=at < num_isolated, other=-1) == row
     degree = tl.where(is_isolated, 0, stop - start - num_skipped)
     count = tl.minimum(degree, fanout)
-    if replaces:
-        count = tl.where(degree > 0, fanout, 0).to(tl.int64)
     tl.store(starts + i, start, mask=i < size)
     tl.store(degrees + i, degree, mask=i < size)
     tl.store(taken + i, count, mask=i < size)
@@ -123,7 +121,7 @@ def _draw(  # type: ignore[no-untyped-def]
     node, numbers, counts, at_edges, keys, at_key, salts, starts, degrees, taken, ends, indptr,
     num_zeros, num_edges, num_bits, indices, e_ids, skips, num_skips, skip_stride, first,
     neighbors, neighbor_numbers, edges, cols, dst_starts, first_arrival, first_col, num_rows, size,
-    fanout: tl.constexpr, width: tl.constexpr, replaces: tl.constexpr, takes_last: tl.constexpr,
+    fanout: tl.constexpr, width: tl.constexpr, takes_last: tl.constexpr,
     has_numbers: tl.constexpr, has_e_id: tl.constexpr, has_skips: tl.constexpr,
     selects: tl.constexpr, skips_by_number: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
@@ -145,9 +143,6 @@ def _draw(  # type: ignore[no-untyped-def]
     bits = _splitmix(state[:, None] + column[None, :].to(tl.uint64) * 0x9E3779B97F4A7C15)
     if takes_last:
         picks = (degree - count)[:, None] + column[None, :]
-    elif replaces:
-        bound = (degree[:, None] + tl.zeros([block, width], tl.int64)).to(tl.uint64, bitcast=True)
-        picks = tl.umulhi(bits, bound).to(tl.int64, bitcast=True)
     else:
         # All draws together; only replacements of repeated ones depend on earlier picks.
         last = degree[:, None] - fanout + column[None, :]
@@ -465,7 +460,6 @@ class TritonSampler(DeviceSampler):
         isolated = self._rows_of(inputs.isolated.get(node_type) if hop == 0 else None)
         options = {
             "fanout": fanout,
-            "replaces": self._sampler.replace,
             "skips_by_number": self.inputs.skips_by_number and num_skips > 0,
         }
         edges_in_time, in_time = self.in_time(edge_type)

@@ -279,9 +279,6 @@ class DeviceSampler:
         taken = degree.clamp(max=fanout)
         if edge_type in self._takes_last:
             picks = (degree - taken)[:, None] + j
-        elif self._sampler.replace:
-            taken = torch.where(degree > 0, fanout, 0)
-            picks = _draw_below(splitmix64(state[:, None] + j * GOLDEN), degree[:, None])
         else:
             picks = _floyd(state, degree, fanout)
         end = taken.cumsum(0)

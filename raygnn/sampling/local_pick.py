@@ -62,7 +62,7 @@ class LocalPicker:
         offsets = scratch.array("offsets", len(nodes) + 1, np.int64)
         rows = kernels.NodeEdges(nodes, salts, starts, degrees, offsets)
         key = np.uint64(hop_key(request.key, request.hop, self._edge_type))
-        draws = kernels.Draws(request.fanout, request.replace, key)
+        draws = kernels.Draws(request.fanout, key)
         self._ask_for(self.adjacency.indptr, self._rows_of(nodes))
         kernels.find_rows(self.adjacency.indptr, self._rows_of(nodes), starts, degrees)
         skips = None if horizon is None else self._find_outside(horizon, nodes, starts, degrees)
@@ -77,7 +77,7 @@ class LocalPicker:
         is_uniform = weight is None and not request.by_neighbor
         if is_uniform and skips is not None:
             degrees[skips.rows] -= np.diff(skips.ptr)
-        kernels.count_taken(degrees, draws.fanout, draws.replace, offsets)
+        kernels.count_taken(degrees, draws.fanout, offsets)
         positions = scratch.array("positions", int(offsets[-1]), np.int64)
         if is_uniform:
             takes_last = horizon is not None and self.takes_last(horizon.temporal)
@@ -237,7 +237,7 @@ def _pick(
     if takes_last:
         kernels.pick_last(rows.starts, rows.degrees, rows.offsets, positions)
     else:
-        size = kernels.membership_table(draws.fanout, draws.replace)
+        size = kernels.membership_table(draws.fanout)
         table = scratch.zeros("table", size, np.int64)
         kernels.pick_positions(tuple(rows), tuple(draws), table, positions)
 

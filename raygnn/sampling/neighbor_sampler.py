@@ -29,7 +29,6 @@ class NeighborSampler:
         fanouts: neighbors per node and hop: one list for all edge types, or one per edge type (a
             triple or `src__rel__dst`), all of one length. fanouts[0] is the hop next to the seeds;
             -1 takes all neighbors, 0 none.
-        replace: draw with replacement. A node with neighbors then has exactly `fanout` edges.
         weight: edge column. Edges are drawn in proportion to it, and never if it is 0. Edge types
             without the column draw uniformly; None draws uniformly everywhere.
         temporal: neighbors are never later than the seed, see `Temporal`. A node appears once for
@@ -49,15 +48,13 @@ class NeighborSampler:
         graph: GraphStore,
         fanouts: Fanouts,
         *,
-        replace: bool = False,
         weight: str | None = None,
         temporal: Temporal | None = None,
         disjoint: bool = False,
         labor: bool = False,
     ) -> None:
-        check_draws(graph, replace, weight, temporal, labor=labor)
+        check_draws(graph, weight, temporal, labor=labor)
         self.graph = graph
-        self.replace = replace
         self.weight = weight
         self.temporal = temporal
         self.disjoint = disjoint
@@ -118,7 +115,6 @@ class NeighborSampler:
                     request = PickRequest(
                         nodes=nodes,
                         fanout=fanouts[hop],
-                        replace=self.replace,
                         key=key,
                         hop=hop,
                         exclude=excluded.get(edge_type),
@@ -149,7 +145,6 @@ class NeighborSampler:
         return {
             "graph": self.graph.fingerprint,
             "fanouts": {edge_type_name(t): list(hops) for t, hops in self.fanouts.items()},
-            "replace": self.replace,
             "weight": self.weight,
             "temporal": None if self.temporal is None else asdict(self.temporal),
             "disjoint": self.disjoint,

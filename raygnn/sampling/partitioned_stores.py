@@ -125,9 +125,7 @@ class PartitionedGraphStore(stores.StoreOfBundle):
             first = int(np.searchsorted(indptr, edges.start, side="right")) - 1
             last = int(np.searchsorted(indptr, edges.stop, side="left"))
             taken = nodes[first : max(first, last)]
-            picks = self.pick(
-                edge_type, protocols.PickRequest(taken, fanout=-1, replace=False, key=0, hop=0)
-            )
+            picks = self.pick(edge_type, protocols.PickRequest(taken, fanout=-1, key=0, hop=0))
             assert picks.offsets[-1] == edges.stop - edges.start
             return picks
 

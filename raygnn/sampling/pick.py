@@ -49,11 +49,9 @@ class Draws(NamedTuple):
 
     Attributes:
         fanout: `ALL` or a number of edges per node.
-        replace: whether edges may repeat.
     """
 
     fanout: int
-    replace: bool
     key: np.uint64
 
 
@@ -77,17 +75,11 @@ def find_rows(indptr, nodes, starts, degrees):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def count_taken(degrees, fanout, replace, offsets):  # type: ignore[no-untyped-def]
-    """Fills `offsets`, int64 [num_nodes + 1], with the cumulative number of edges to sample.
-
-    Edges may repeat with `replace`, so a node with any edge has `fanout`.
-    """
+def count_taken(degrees, fanout, offsets):  # type: ignore[no-untyped-def]
+    """Fills `offsets`, int64 [num_nodes + 1], with the cumulative number of edges to sample."""
     offsets[0] = 0
     for i in range(len(degrees)):
-        degree = degrees[i]
-        taken = degree
-        if fanout != ALL and (degree > fanout or (replace and degree > 0)):
-            taken = fanout
+        taken = degrees[i] if fanout == ALL else min(degrees[i], fanout)
         offsets[i + 1] = offsets[i] + taken
 
 
@@ -109,13 +101,13 @@ def pick_positions(rows, draws, table, positions):  # type: ignore[no-untyped-de
     most `_LINEAR_SEARCH`.
     """
     nodes, salts, starts, degrees, offsets = rows
-    fanout, replace, key = draws
+    fanout, key = draws
     for i in range(len(nodes)):
         first = offsets[i]
         count = offsets[i + 1] - first
         start = starts[i]
         degree = degrees[i]
-        if fanout == ALL or (degree <= fanout and not replace):
+        if fanout == ALL or degree <= fanout:
             for j in range(count):
                 positions[first + j] = start + j
         elif count > 0:
@@ -123,10 +115,7 @@ def pick_positions(rows, draws, table, positions):  # type: ignore[no-untyped-de
             if len(salts):
                 base = splitmix64(base ^ salts[i])
             picked = positions[first : first + count]
-            if replace:
-                for j in range(count):
-                    picked[j] = start + draw_below(base, j, degree)
-            elif count <= _LINEAR_SEARCH:
+            if count <= _LINEAR_SEARCH:
                 _pick_few(base, start, degree, picked)
             else:
                 _pick_many(base, start, degree, table, picked)
@@ -188,7 +177,5 @@ def load_neighbors(indices, positions, neighbors):  # type: ignore[no-untyped-de
         neighbors[i] = indices[positions[i]]
 
 
-def membership_table(fanout: int, replace: bool) -> int:
-    if replace or fanout <= _LINEAR_SEARCH:
-        return 1
-    return 1 << (2 * fanout - 1).bit_length()
+def membership_table(fanout: int) -> int:
+    return 1 if fanout <= _LINEAR_SEARCH else 1 << (2 * fanout - 1).bit_length()

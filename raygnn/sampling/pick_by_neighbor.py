@@ -31,14 +31,14 @@ def pick_by_neighbor(rows, draws, indices, skips, copies, positions):  # type: i
 
     Args:
         rows: see `raygnn.sampling.pick.NodeEdges`; nodes of one salt draw alike.
-        draws: see `raygnn.sampling.pick.Draws`; without `replace`.
+        draws: see `raygnn.sampling.pick.Draws`.
         indices: [num_edges], neighbors.
         copies: whether the neighbors of each node ascend, and int64 zeros [`copies_table`], left as
             zeros.
         positions: int64, with room for `fanout` edges of each node, or all if they are fewer.
     """
     _, salts, starts, degrees, offsets = rows
-    fanout, _, key = draws
+    fanout, key = draws
     skip_rows, skip_ptr, skip_edges = skips
     heap = np.empty(max(fanout, 0), np.uint32), np.empty(_CHUNK, np.uint32)
     next_skip = total = 0

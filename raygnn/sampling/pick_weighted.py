@@ -1,10 +1,9 @@
 """Sampling of in-edges in proportion to their weights.
 
-Draws with replacement are independent. Without, each edge is drawn in proportion to its weight
-among the remaining ones. This is the distribution of the keys of Efraimidis and Spirakis (2006),
-log of a uniform number over weight, of which the largest are taken. Here edges are drawn from the
-alias table, and drawn again if already taken; after too many vain draws, keys decide about the
-rest, with the same distribution.
+Each edge is drawn in proportion to its weight among the remaining ones. This is the distribution of
+the keys of Efraimidis and Spirakis (2006), log of a uniform number over weight, of which the
+largest are taken. Here edges are drawn from the alias table, and drawn again if already taken;
+after too many vain draws, keys decide about the rest, with the same distribution.
 
 Draws are numbered as in `raygnn.sampling.pick`; an edge's uniform number is the draw of its
 position among the node's edges, from another start. Skipped edges have weight 0.
@@ -68,8 +67,8 @@ def _settle(position, remainder, entry):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _is_drawn_for(degree, fanout, replace):  # type: ignore[no-untyped-def]
-    return fanout != ALL and degree > (0 if replace else _DEGREE_PER_EDGE * fanout)
+def _is_drawn_for(degree, fanout):  # type: ignore[no-untyped-def]
+    return fanout != ALL and degree > _DEGREE_PER_EDGE * fanout
 
 
 @njit(nogil=True, cache=True)
@@ -80,10 +79,10 @@ def first_draws(rows, draws, alias, drawn, rests):  # type: ignore[no-untyped-de
     uint32, with room for `fanout` per node.
     """
     nodes, salts, starts, degrees, _ = rows
-    fanout, replace, key = draws
+    fanout, key = draws
     count = 0
     for i in range(len(nodes)):
-        if _is_drawn_for(degrees[i], fanout, replace):
+        if _is_drawn_for(degrees[i], fanout):
             base = _base(key, nodes[i], salts, i)
             for j in range(fanout):
                 drawn[count], rests[count] = _draw(base, j, starts[i], degrees[i])
@@ -121,11 +120,10 @@ def weight_of(weights, e_id, position):  # type: ignore[no-untyped-def]
 def pick_weighted(rows, draws, weighting, drawn, skips, positions):  # type: ignore[no-untyped-def]
     """Fills `positions` with the sampled edges, node by node, and the rows' offsets.
 
-    `positions`: int64, with room for all edges of a node or `fanout`, whichever is less; with
-    `replace` for `fanout`.
+    `positions`: int64, with room for all edges of a node or `fanout`, whichever is less.
     """
     nodes, salts, starts, degrees, offsets = rows
-    fanout, replace, key = draws
+    fanout, key = draws
     alias, weights, e_id = weighting
     skip_rows, skip_ptr, skip_edges = skips
     next_skip = next_draw = 0
@@ -134,7 +132,7 @@ def pick_weighted(rows, draws, weighting, drawn, skips, positions):  # type: ign
     for i in range(len(nodes)):
         if i + _ROWS_AHEAD < len(nodes) and len(e_id) == 0:
             ahead = i + _ROWS_AHEAD
-            if not (len(alias) and _is_drawn_for(degrees[ahead], fanout, replace)):
+            if not (len(alias) and _is_drawn_for(degrees[ahead], fanout)):
                 prefetch(weights, starts[ahead])
         first = last = 0
         if next_skip < len(skip_rows) and skip_rows[next_skip] == i:
@@ -142,17 +140,17 @@ def pick_weighted(rows, draws, weighting, drawn, skips, positions):  # type: ign
             next_skip += 1
         start, degree = starts[i], degrees[i]
         begin = total
-        if fanout == ALL or (degree <= fanout and not replace):
+        if fanout == ALL or degree <= fanout:
             for edge in range(degree):
                 if weight_of(weights, e_id, start + edge) > 0 and not (
                     first < last and _has(skip_edges, first, last, edge)
                 ):
                     positions[total] = start + edge
                     total += 1
-        elif degree > 0:
+        else:
             base = _base(key, nodes[i], salts, i)
             num_draws = 0
-            if len(alias) and _is_drawn_for(degree, fanout, replace):
+            if len(alias) and _is_drawn_for(degree, fanout):
                 num_draws = _DRAWS_PER_EDGE * fanout
             for number in range(num_draws):
                 if number < fanout:
@@ -166,7 +164,7 @@ def pick_weighted(rows, draws, weighting, drawn, skips, positions):  # type: ign
                 if position < 0:
                     continue
                 is_new = True
-                for k in range(begin, begin if replace else total):
+                for k in range(begin, total):
                     if positions[k] == position:
                         is_new = False
                         break
@@ -177,11 +175,7 @@ def pick_weighted(rows, draws, weighting, drawn, skips, positions):  # type: ign
                     total += 1
             if total < begin + fanout:
                 row = (start, degree, weights, e_id, skip_edges, first, last)
-                out = positions[begin:]
-                if replace:
-                    total = begin + _by_scan(base, row, fanout, total - begin, out)
-                else:
-                    total = begin + _by_keys(base, row, fanout, total - begin, out)
+                total = begin + _by_keys(base, row, fanout, total - begin, positions[begin:])
         offsets[i + 1] = total
 
 
@@ -220,26 +214,3 @@ def _is_among(values, count, value):  # type: ignore[no-untyped-def]
         if values[i] == value:
             return True
     return False
-
-
-@njit(nogil=True, cache=True)
-def _by_scan(base, row, fanout, num_taken, out):  # type: ignore[no-untyped-def]
-    start, degree, weights, e_id, skip_edges, first, last = row
-    total = 0.0
-    for edge in range(degree):
-        if not _has(skip_edges, first, last, edge):
-            total += weight_of(weights, e_id, start + edge)
-    if total == 0.0:
-        return 0
-    keys = _key_start(base)
-    for j in range(num_taken, fanout):
-        wanted = _uniform(keys, j) * total
-        running = 0.0
-        for edge in range(degree):
-            weight = weight_of(weights, e_id, start + edge)
-            if weight > 0 and not _has(skip_edges, first, last, edge):
-                running += weight
-                out[j] = start + edge
-                if running >= wanted:
-                    break
-    return fanout

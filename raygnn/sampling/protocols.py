@@ -112,8 +112,7 @@ class PickRequest:
     Attributes:
         nodes: int64 [num_nodes], dense ids of the destination type. Draws depend on the id; the
             result follows the order of `nodes`.
-        fanout: edges per node. -1 takes all, as does a node with fewer edges without `replace`.
-        replace: whether edges may repeat.
+        fanout: edges per node. -1 takes all, as does a node with fewer edges.
         hop: 0 next to the seeds.
         exclude: edges to ignore. Sampling behaves as if the graph did not contain them.
         exclude_keys: int64 [num_nodes], each node's key in `exclude`. Default: the node.
@@ -121,13 +120,12 @@ class PickRequest:
             without the column draw uniformly.
         horizon: latest edge time of each node. Nodes with other times have other draws.
         salts: uint64 [num_nodes], input of draws instead of the times.
-        by_neighbor: all nodes draw with the same number per neighbor, without `replace`; see
+        by_neighbor: all nodes draw with the same number per neighbor; see
             `raygnn.sampling.pick_by_neighbor`.
     """
 
     nodes: np.ndarray
     fanout: int
-    replace: bool
     key: BatchKey
     hop: int
     exclude: Exclusion | None = None

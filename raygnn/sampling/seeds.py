@@ -57,12 +57,12 @@ def exclusions(
 
 
 def check_draws(
-    graph: GraphStore, replace: bool, weight: str | None, temporal: Temporal | None, *, labor: bool
+    graph: GraphStore, weight: str | None, temporal: Temporal | None, *, labor: bool
 ) -> None:
     """Raises a DataError if no type of the graph has the weight or time column."""
     takes_last = temporal is not None and temporal.strategy == LAST
-    assert not takes_last or not (weight or replace or labor), "taking the last draws nothing"
-    assert not (labor and (replace or weight))
+    assert not takes_last or not (weight or labor), "taking the last draws nothing"
+    assert not (labor and weight)
     edge_columns = {edge_type_name(t): sorted(graph.columns(t)) for t in graph.edge_types}
     if weight is not None and not any(weight in columns for columns in edge_columns.values()):
         raise DataError(
@@ -124,10 +124,10 @@ class RowDraws:
         starts, degrees = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
         offsets = np.empty(len(rows) + 1, np.int64)
         kernels.find_rows(self._indptr, rows, starts, degrees)
-        kernels.count_taken(degrees, self._fanout, False, offsets)
+        kernels.count_taken(degrees, self._fanout, offsets)
         links = np.empty(offsets[-1], np.int64)
-        table = np.zeros(kernels.membership_table(self._fanout, False), np.int64)
-        draws = (self._fanout, False, np.uint64(chain_key(*self._key, epoch)))
+        table = np.zeros(kernels.membership_table(self._fanout), np.int64)
+        draws = (self._fanout, np.uint64(chain_key(*self._key, epoch)))
         kernels.pick_positions(
             (rows, kernels.NO_SALTS, starts, degrees, offsets), draws, table, links
         )

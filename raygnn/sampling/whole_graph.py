@@ -105,7 +105,7 @@ class WholeGraph:
             sources = e_id = _NO_EDGES
             if edge_type in self._used:
                 nodes = np.arange(num_nodes[destination_type])
-                every = PickRequest(nodes, fanout=-1, replace=False, key=0, hop=0)
+                every = PickRequest(nodes, fanout=-1, key=0, hop=0)
                 picks = graph.pick(edge_type, every)
                 ptr, sources = picks.offsets, picks.neighbors.astype(np.int64)
                 e_id = picks.e_id.astype(np.int64)

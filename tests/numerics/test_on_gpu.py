@@ -212,7 +212,7 @@ def test_recorded_steps_have_the_bits_of_computed_ones(graphs: Path, tmp_path: P
 @pytest.mark.parametrize(
     "name",
     [
-        *("GCN", "GINE", "Hetero nodes", "loss mse", "with replacement", "accumulation"),
+        *("GCN", "GINE", "Hetero nodes", "loss mse", "accumulation"),
         *("loss retrieval", "logQ", "HGT links", "relations", "HGT edges"),
         *("temporal", "training rows", "temporal links", "edges with their own neighborhoods"),
     ],

@@ -29,7 +29,7 @@ _NAMES = [
 _MORE_NAMES = (
     *("GCN", "GIN", "MLP", "GATv2", "Transformer", "GINE", "GraphSAGE max"),
     *("GATv2 on edge features", "HGT nodes", "SimpleHGN nodes", "Hetero of GAT"),
-    *("labor", "temporal", "with replacement"),
+    *("labor", "temporal"),
     *(
         "loss mse",
         "half-precision features",

@@ -65,9 +65,7 @@ def graphs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Both]:
 @given(
     graph=st.tuples(st.integers(0, 1), st.sampled_from([1, 2, 4]), st.booleans()),
     fanouts=st.lists(st.sampled_from([-1, 1, 3, 6]), min_size=1, max_size=3),
-    draws=st.sampled_from(
-        ["uniform", "replace", "weighted", "uniform in time", "last in time", "labor"]
-    ),
+    draws=st.sampled_from(["uniform", "weighted", "uniform in time", "last in time", "labor"]),
     disjoint=st.booleans(),
     excluded=st.floats(0, 0.5),
     seed=st.integers(0, 99),
@@ -83,7 +81,6 @@ def test_samples_are_those_of_the_graph_opened_whole(
 ) -> None:
     both, rng = graphs(*graph), np.random.default_rng(seed)
     settings_: dict[str, Any] = {
-        "replace": draws == "replace",
         "weight": "weight" if draws == "weighted" else None,
         "disjoint": disjoint,
         "labor": draws == "labor",

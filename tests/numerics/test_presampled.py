@@ -52,7 +52,7 @@ _CASES: dict[str, dict[str, Any]] = {
     "planted": {},
     "planted labor": {"sampling": {"fanouts": [4, 3], "type": "labor"}},
     "planted pagerank": {"sampling": {"fanouts": [4, 3], "ppr": {"top_k": 8}, "weight": "ppr"}},
-    "planted again": {"sampling": {"fanouts": [4], "replace": True}},
+    "planted again": {"sampling": {"fanouts": [4]}},
     "social weighted": {**_NODES, "sampling": {"fanouts": [4, 3], "weight": "weight"}},
     "social disjoint": {**_NODES, "sampling": {"fanouts": [4, 3], "disjoint": True}},
     "social by type": {
@@ -240,7 +240,7 @@ def test_a_row_of_another_request_or_place_is_refused_when_it_is_read(
 ) -> None:
     config, samples = _config(tmp_path, tables["planted"]), tmp_path / "samples"
     presample(config, samples, num_epochs=2)
-    other = {**config, "sampling": {"fanouts": [4, 3], "replace": True}}
+    other = {**config, "sampling": {"fanouts": [4, 3], "type": "labor"}}
     with raises("samples-requests", samples, "train"):
         _loaders(other, str(samples))["train"].make(0, 0)
     first, second = (samples / f"train/epoch-0000{epoch}/000000000.parquet" for epoch in (0, 1))

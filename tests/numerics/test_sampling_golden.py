@@ -68,33 +68,26 @@ def _small_graph() -> SmallGraph:
     return SmallGraph({NODE: 12}, {EDGE: (np.array(source), np.array(target))})
 
 
-@pytest.mark.parametrize(
-    ("replace", "nodes", "e_id"),
-    [
-        (False, [4, 1, 11, 10, 5, 2, 8], [44, 45, 14, 19, 15, 58, 59, 56, 57, 46, 47]),
-        (True, [4, 1, 11, 10, 5, 8], [44, 44, 45, 14, 20, 15, 59, 58, 59, 56, 57, 47, 47]),
-    ],
-)
-def test_a_batch(replace, nodes, e_id):
-    sampler = NeighborSampler(LocalGraphStore(_small_graph().bundle), [3, 2], replace=replace)
+def test_a_batch():
+    sampler = NeighborSampler(LocalGraphStore(_small_graph().bundle), [3, 2])
     subgraph = sampler.sample({NODE: np.array([4, 1, 11])}, batch_key(0, "train", 0, 0))
-    assert subgraph.node[NODE].tolist() == nodes
+    assert subgraph.node[NODE].tolist() == [4, 1, 11, 10, 5, 2, 8]
+    e_id = [44, 45, 14, 19, 15, 58, 59, 56, 57, 46, 47]
     assert subgraph.edge[EDGE].tolist() == e_id
 
 
 @pytest.mark.parametrize(
-    ("replace", "fanout", "e_id"),
+    ("fanout", "e_id"),
     [
-        (False, 2, [5, 10, 11, 19, 27, 32, 38, 40, 44, 45]),
-        (False, 3, [5, 10, 6, 11, 19, 13, 27, 32, 25, 38, 40, 39, 44, 45]),
-        (True, 3, [5, 10, 6, 11, 19, 13, 27, 32, 25, 38, 40, 39, 44, 44, 45]),
+        (2, [5, 10, 11, 19, 27, 32, 38, 40, 44, 45]),
+        (3, [5, 10, 6, 11, 19, 13, 27, 32, 25, 38, 40, 39, 44, 45]),
     ],
 )
-def test_weighted_draws(replace, fanout, e_id):
+def test_weighted_draws(fanout, e_id):
     small = _small_graph()
     small.stored = {EDGE: {"w": np.arange(60) % 7 * 1.0}}
     graph = LocalGraphStore(small.bundle)
-    picks = graph.pick(EDGE, PickRequest(np.arange(5), fanout, replace, 99, 1, weight="w"))
+    picks = graph.pick(EDGE, PickRequest(np.arange(5), fanout, 99, 1, weight="w"))
     assert picks.e_id.tolist() == e_id
 
 

@@ -42,7 +42,6 @@ jump, norms:
   model__args: {hidden_channels: 8, jump: lstm, norm: layer, normalize_output: true}
 embedding width with a head: {model: {type: GCN, args: {hidden_channels: 8, out_channels: 5}}}
 exact evaluation: {training__eval: exact}
-with replacement: {sampling__replace: true}
 fanouts by edge type: {sampling__fanouts: {node__to__node: [3, 2]}}
 autocast: {training__precision: bf16-mixed, deterministic: false}
 bfloat16: {training__precision: bf16-true, deterministic: false}

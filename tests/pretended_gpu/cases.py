@@ -135,7 +135,6 @@ _SPARSE_ROWS = _model("LightGCN", sparse_embeddings=True)
 _SAMPLING: dict[str, dict[str, Any]] = {
     "labor": {"sampling": {"type": "labor", "fanouts": [4, 3]}},
     "pagerank": {"sampling": {"ppr": {"top_k": 8}, "fanouts": [-1]}},
-    "with replacement": {"sampling__replace": True},
     "temporal": {"sampling": {"temporal": {}, "fanouts": [4, 3]}},
     "full": {"sampling": {"type": "full"}},
 }

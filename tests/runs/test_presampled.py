@@ -64,7 +64,7 @@ def samples(tmp_path: Path, small_tables: str) -> Path:
     ("changes", "id", "values"),
     [
         ({"sampling": {"fanouts": [4, 2]}}, "samples-settings", ["sampling.fanouts", 2]),
-        ({"sampling": {"fanouts": [4, 3], "replace": True}}, "samples-settings", ["replace"]),
+        ({"sampling": {"fanouts": [4, 3], "type": "labor"}}, "samples-settings", ["type"]),
         ({"seed": 5}, "samples-settings", ["seed=0", 5]),
         ({"loader": {"batch_size": 32}}, "samples-settings", ["loader.batch_size=16", 32]),
         (

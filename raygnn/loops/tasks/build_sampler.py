@@ -29,7 +29,6 @@ def build_sampler(loaded: LoadedConfig, graph: GraphStore) -> NeighborSampler:
     return NeighborSampler(
         graph,
         find_fanouts(loaded.config, graph.edge_types),
-        replace=sampling.replace,
         weight=sampling.weight,
         temporal=temporal,
         disjoint=sampling.disjoint,
@@ -66,7 +65,7 @@ def with_all_neighbors(loaded: LoadedConfig, graph: Bundle | GraphStore) -> Load
         is_limited = latest is not None and latest.column in graph.columns(edge_type)
         every = hops if is_limited else [-1 if fanout else 0 for fanout in hops]
         fanouts[edge_type_name(edge_type)] = list(every)
-    changes = {"fanouts": fanouts, "replace": False, "weight": None}
+    changes = {"fanouts": fanouts, "weight": None}
     sampling = sampling.model_copy(update=changes)
     return replace(loaded, config=loaded.config.model_copy(update={"sampling": sampling}))
 

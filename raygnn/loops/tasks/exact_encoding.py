@@ -199,7 +199,7 @@ class _MessageEdges:
         last = int(np.searchsorted(self.indptr, edges.stop, side="left"))
         nodes = np.arange(first, max(first, last))
         horizon = Horizon.as_of(self._as_of, len(nodes))
-        request = PickRequest(nodes, fanout=-1, replace=False, key=0, hop=0, horizon=horizon)
+        request = PickRequest(nodes, fanout=-1, key=0, hop=0, horizon=horizon)
         picks = self._graph.pick(self._edge_type, request)
         assert picks.offsets[-1] == edges.stop - edges.start
         return picks

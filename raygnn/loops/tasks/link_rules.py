@@ -140,7 +140,7 @@ class _LinkPaths:
                     yield first, last
 
     def _reached(self, edge_type: EdgeType, nodes: np.ndarray, rows: Any = None) -> _Reached:
-        request = PickRequest(nodes, fanout=-1, replace=False, key=0, hop=0)
+        request = PickRequest(nodes, fanout=-1, key=0, hop=0)
         picks = self._graph.pick(edge_type, request)
         rows = np.arange(len(nodes)) if rows is None else rows
         return np.repeat(rows, np.diff(picks.offsets)), picks.neighbors.astype(np.int64)

@@ -111,7 +111,7 @@ class TaskTarget(ABC):
         if not times.has_any or not cls.learns_times(config, times):
             return {}
         temporal = sampling.temporal or TemporalSampling()
-        draws = sampling.is_labor or sampling.replace or sampling.weight is not None
+        draws = sampling.is_labor or sampling.weight is not None
         if "strategy" not in temporal.model_fields_set and not draws:
             temporal = temporal.model_copy(update={"strategy": "last"})
         disjoint = sampling.disjoint or "disjoint" not in sampling.model_fields_set

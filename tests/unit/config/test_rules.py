@@ -148,14 +148,10 @@ sampling: {fanouts: {a__b__c: [5], c__b__a: [5, 5]}}
     sampling-hops | 1, 2
 sampling: {weight: w, temporal: {strategy: last}}
     sampling-last-draws-nothing | sampling.weight='w'
-sampling: {replace: true, temporal: {strategy: last}}
-    sampling-last-draws-nothing | sampling.replace=True
 sampling: {ppr: {}, temporal: {}}
     sampling-ppr-temporal | sampling.temporal={}
 {sampling: {ppr: {}}, data: {uri: parts, mode: partitioned}}
     partition-ppr | sampling.ppr={}
-sampling: {replace: true, type: labor}
-    sampling-labor-replace | sampling.replace=True
 sampling: {weight: w, type: labor}
     sampling-labor-weight | sampling.weight='w'
 sampling: {type: labor, temporal: {strategy: last}}
@@ -164,8 +160,6 @@ sampling: {type: labor, temporal: {strategy: last}}
     model-layers-hops | model.args.num_layers=3
 sampling: {weight: w, type: full}
     sampling-full-draws-nothing | sampling.weight='w'
-sampling: {replace: true, type: full}
-    sampling-full-draws-nothing | sampling.replace=True
 sampling: {temporal: {}, type: full}
     sampling-full-draws-nothing | sampling.temporal={}
 sampling: {disjoint: true, type: full}

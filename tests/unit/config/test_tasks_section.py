@@ -16,7 +16,7 @@ TASKS: dict[str, Any] = {
         "weight": 0.5,
         "losses": [{"type": "margin"}],
         "metrics": ["mrr"],
-        "sampling": {"fanouts": [3, 2], "replace": True},
+        "sampling": {"fanouts": [3, 2], "weight": "w"},
         "loader": {"batch_size": 64},
         "splits": {"type": "temporal"},
     },
@@ -42,7 +42,7 @@ def test_each_task_has_a_config_of_its_own():
     assert topic.task.args == {"feature": "words", "target": "paper"}
     assert topic.loader_plan("train").batch_size == 128
     assert topic.data.splits == config.data.splits
-    assert (cites.sampling.fanouts, cites.sampling.replace) == ([3, 2], True)
+    assert (cites.sampling.fanouts, cites.sampling.weight) == ([3, 2], "w")
     assert cites.loader_plan("train").batch_size == 64
     assert cites.loader_plan("val").batch_size == 300
     assert cites.data.splits.type == "temporal"

@@ -46,16 +46,10 @@ def draw(key: int, hop: int, edge_type: EdgeType, node: int, number: int, bound:
     return (splitmix64((base + number * GAMMA) & MASK) * bound) >> 64
 
 
-def pick(
-    degree: int, fanout: int, replace: bool, key: int, hop: int, edge_type: EdgeType, node: int
-) -> list[int]:
+def pick(degree: int, fanout: int, key: int, hop: int, edge_type: EdgeType, node: int) -> list[int]:
     """Places among a node's edges."""
-    if fanout == -1 or (degree <= fanout and not replace):
+    if fanout == -1 or degree <= fanout:
         return list(range(degree))
-    if replace:
-        if degree == 0:
-            return []
-        return [draw(key, hop, edge_type, node, j, degree) for j in range(fanout)]
     chosen: list[int] = []
     for j in range(fanout):
         last = degree - fanout + j
@@ -69,7 +63,6 @@ def sample(
     ends: Mapping[EdgeType, tuple[str, str]],
     seeds: Mapping[str, list[int]],
     fanouts: Mapping[EdgeType, list[int]],
-    replace: bool,
     key: int,
 ) -> dict[str, dict]:
     """A subgraph as lists.
@@ -91,7 +84,7 @@ def sample(
             for taker in frontier[taker_type]:
                 own = adjacency[edge_type][taker]
                 fanout = fanouts[edge_type][hop]
-                for place in pick(len(own), fanout, replace, key, hop, edge_type, taker):
+                for place in pick(len(own), fanout, key, hop, edge_type, taker):
                     neighbor, e_id = own[place]
                     if neighbor not in node[neighbor_type]:
                         node[neighbor_type].append(neighbor)

@@ -249,9 +249,9 @@ def _triton(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", ["one type", "several types"])
-@pytest.mark.parametrize(("replace", "fanouts"), [(False, [5, 3, 60]), (True, [4, 0, 3])])
-def test_batches_are_those_of_a_host(monkeypatch, kind, replace, fanouts):
-    loader = make_loader(small_graph(kind), fanouts, sampling={"replace": replace})
+@pytest.mark.parametrize("fanouts", [[5, 3, 60], [4, 0, 3]])
+def test_batches_are_those_of_a_host(monkeypatch, kind, fanouts):
+    loader = make_loader(small_graph(kind), fanouts)
     assert check_batches(loader, 3, monkeypatch) >= 15
 
 
@@ -388,9 +388,9 @@ def test_each_of_several_ranks_samples_its_batches(monkeypatch, rank):
 
 @pytest.mark.usefixtures("_triton")
 @pytest.mark.parametrize("kind", ["one type", "several types"])
-@pytest.mark.parametrize(("replace", "fanouts"), [(False, [5, 3]), (True, [4, 0, 3])])
-def test_kernels_of_triton_sample_the_same(monkeypatch, kind, replace, fanouts):
-    loader = make_loader(small_graph(kind), fanouts, sampling={"replace": replace})
+@pytest.mark.parametrize("fanouts", [[5, 3], [4, 0, 3]])
+def test_kernels_of_triton_sample_the_same(monkeypatch, kind, fanouts):
+    loader = make_loader(small_graph(kind), fanouts)
     assert check_batches(loader, 1, monkeypatch) >= 3
 
 
@@ -464,7 +464,7 @@ def test_a_loader_names_what_only_a_host_samples(monkeypatch):
     reason = make_loader(small, [2], names=["x"]).sample_on_device()
     assert reason == "columns that the device does not hold (weight)"
     graph = LocalGraphStore(small.bundle)
-    assert why_not(NeighborSampler(graph, [3, 2], replace=True)) is None
+    assert why_not(NeighborSampler(graph, [3, 2])) is None
     assert why_not(NeighborSampler(graph, [3, -1])) == "sampling.fanouts with -1"
     assert why_not(NeighborSampler(graph, [3], weight="weight")) == "sampling.weight='weight'"
     assert why_not(NeighborSampler(graph, [3], labor=True)) == "sampling.type='labor'"

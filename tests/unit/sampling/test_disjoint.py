@@ -165,7 +165,7 @@ def _neighborhoods(loader: NeighborLoader) -> dict[tuple[int, int], set[tuple[An
 @settings(max_examples=15)
 @given(
     seed=st.integers(0, 2**32 - 1),
-    sampling=st.sampled_from([{}, {"labor": True}, {"replace": True}, {"weight": "weight"}]),
+    sampling=st.sampled_from([{}, {"labor": True}, {"weight": "weight"}]),
     timed=st.booleans(),
     batch_size=st.integers(1, 9),
 )

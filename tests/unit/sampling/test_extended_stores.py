@@ -118,13 +118,11 @@ def json_rows(table: pa.Table) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("fanout", [-1, 3, 60])
-@pytest.mark.parametrize("way", ["uniform", "replace", "weight", "by_neighbor", "horizon"])
+@pytest.mark.parametrize("way", ["uniform", "weight", "by_neighbor", "horizon"])
 def test_picks_are_those_of_the_whole_tables(case, fanout, way):
     is_timed = "time" in case.whole.columns(BUYS)
     if way == "horizon" and not is_timed:
         pytest.skip("there are no times")
-    if way == "replace" and fanout == -1:
-        pytest.skip("all edges are taken once")
     bundle = case.extended()
     extended = ExtendedGraphStore(LocalGraphStore(case.old), bundle)
     whole = LocalGraphStore(case.whole)
@@ -137,7 +135,6 @@ def test_picks_are_those_of_the_whole_tables(case, fanout, way):
         request = PickRequest(
             nodes,
             fanout,
-            way == "replace",
             key=7,
             hop=1,
             weight="weight" if way == "weight" else None,
@@ -238,7 +235,7 @@ def _samples(case: Case, view: Addition) -> list[Picks]:
 
 
 def _last(num_nodes: int) -> PickRequest:
-    return PickRequest(np.arange(num_nodes), 5, False, key=3, hop=0)
+    return PickRequest(np.arange(num_nodes), 5, key=3, hop=0)
 
 
 def _edited(case: Case, **changes: Any) -> AddedRows:

@@ -76,9 +76,7 @@ def test_nodes_take_the_edges_of_the_largest_ranks(
     if pairs:
         both = np.array(list(pairs))
         exclude = Exclusion.of(both[:, 1].copy(), both[:, 0].copy())
-    picks = graph.pick(
-        EDGE, PickRequest(nodes, fanout, False, seed, 2, exclude=exclude, by_neighbor=True)
-    )
+    picks = graph.pick(EDGE, PickRequest(nodes, fanout, seed, 2, exclude=exclude, by_neighbor=True))
     key = chain(seed, fnv1a("__".join(EDGE)), 2)
     for i, (first, last) in enumerate(pairwise(picks.offsets)):
         start, stop = adjacency.indptr[nodes[i] : nodes[i] + 2]
@@ -105,7 +103,7 @@ def test_each_set_of_edges_is_as_likely_as_any_other(times):
     graph, num_rounds = _star([1, 2, 2, 2, 4, 5], times), 6000
     counts = dict.fromkeys(combinations(range(6), 3), 0)
     for key in range(num_rounds):
-        request = PickRequest(NODE_0, 3, False, key, 0, by_neighbor=True)
+        request = PickRequest(NODE_0, 3, key, 0, by_neighbor=True)
         counts[tuple(graph.pick(EDGE, request).e_id.tolist())] += 1
     check_law(np.array(list(counts.values())), num_rounds / len(counts))
 
@@ -119,7 +117,7 @@ def test_means_have_the_expectation_and_variance_of_uniform_draws():
     law = np.mean(subsets, axis=1)
     means = np.empty(num_rounds)
     for key in range(num_rounds):
-        request = PickRequest(NODE_0, fanout, False, key, 0, by_neighbor=True)
+        request = PickRequest(NODE_0, fanout, key, 0, by_neighbor=True)
         means[key] = values[graph.pick(EDGE, request).neighbors].mean()
     assert abs(means.mean() - values.mean()) < 4 * law.std() / np.sqrt(num_rounds)
     assert means.var() == pytest.approx(law.var(), rel=0.04)
@@ -129,12 +127,12 @@ def test_nodes_with_the_same_neighbors_take_the_same():
     source, target = np.arange(20).repeat(20), np.tile(np.arange(20), 20)
     graph = LocalGraphStore(SmallGraph({NODE: 20}, {EDGE: (source, target)}).bundle)
     nodes = np.arange(20)
-    picks = graph.pick(EDGE, PickRequest(nodes, 4, False, 3, 0, by_neighbor=True))
+    picks = graph.pick(EDGE, PickRequest(nodes, 4, 3, 0, by_neighbor=True))
     assert len(set(map(tuple, picks.neighbors.reshape(20, 4).tolist()))) == 1
     # of more edges a node takes those that it would take of fewer
-    more = graph.pick(EDGE, PickRequest(nodes[:1], 9, False, 3, 0, by_neighbor=True))
+    more = graph.pick(EDGE, PickRequest(nodes[:1], 9, 3, 0, by_neighbor=True))
     assert set(picks.neighbors[:4].tolist()) < set(more.neighbors.tolist())
-    other = graph.pick(EDGE, PickRequest(nodes[:1], 9, False, 3, 1, by_neighbor=True))
+    other = graph.pick(EDGE, PickRequest(nodes[:1], 9, 3, 1, by_neighbor=True))
     assert more.neighbors.tolist() != other.neighbors.tolist(), "hops draw for themselves"
 
 
@@ -161,7 +159,7 @@ def test_disjoint_neighborhoods_draw_for_themselves():
 def test_times_narrow_what_is_drawn_from():
     graph = _star(list(range(1, 41)), times=list(range(40)))
     horizon = Horizon(Temporal(), np.array([19]))
-    request = PickRequest(NODE_0, 5, False, 3, 0, horizon=horizon, by_neighbor=True)
+    request = PickRequest(NODE_0, 5, 3, 0, horizon=horizon, by_neighbor=True)
     picks = graph.pick(EDGE, request)
     assert len(picks.neighbors) == 5
     assert picks.neighbors.max() <= 20
@@ -172,7 +170,5 @@ def test_relations_draw_for_themselves():
     types = [(NODE, name, NODE) for name in ("likes", "follows")]
     both = np.arange(60), np.zeros(60, np.int64)
     graph = LocalGraphStore(SmallGraph({NODE: 60}, dict.fromkeys(types, both)).bundle)
-    likes, follows = (
-        graph.pick(t, PickRequest(NODE_0, 9, False, 0, 0, by_neighbor=True)) for t in types
-    )
+    likes, follows = (graph.pick(t, PickRequest(NODE_0, 9, 0, 0, by_neighbor=True)) for t in types)
     assert likes.neighbors.tolist() != follows.neighbors.tolist()

@@ -67,7 +67,7 @@ def _expected(
             own = adjacency[edge_type]
             own[target] = [edge for edge in own[target] if edge[0] != source]
     pairs = {et: (et[0], et[2]) for et in graph.edge_types}
-    return reference.sample(adjacency, pairs, seeds, sampler.fanouts, sampler.replace, key)
+    return reference.sample(adjacency, pairs, seeds, sampler.fanouts, key)
 
 
 def _as_lists(subgraph: SampledSubgraph) -> dict:
@@ -83,8 +83,8 @@ def _as_lists(subgraph: SampledSubgraph) -> dict:
 
 
 @settings(max_examples=150)
-@given(small=_small_graphs(), replace=st.booleans(), key=st.integers(0, 2**64 - 1), data=st.data())
-def test_samples_are_those_of_the_definition(small, replace, key, data):
+@given(small=_small_graphs(), key=st.integers(0, 2**64 - 1), data=st.data())
+def test_samples_are_those_of_the_definition(small, key, data):
     graph = LocalGraphStore(small.bundle)
     num_hops = data.draw(st.integers(1, 3))
     hops = st.lists(st.sampled_from([-1, 0, 1, 2, 3, 70]), min_size=num_hops, max_size=num_hops)
@@ -94,7 +94,7 @@ def test_samples_are_those_of_the_definition(small, replace, key, data):
         for node_type, size in small.nodes.items()
         if size
     }
-    sampler = NeighborSampler(graph, fanouts, replace=replace)
+    sampler = NeighborSampler(graph, fanouts)
     subgraph = sampler.sample({t: np.array(ids, np.int64) for t, ids in seeds.items()}, key)
 
     assert _as_lists(subgraph) == _expected(sampler, seeds, key)
@@ -110,8 +110,8 @@ def test_samples_are_those_of_the_definition(small, replace, key, data):
 
 
 @settings(max_examples=150)
-@given(small=_small_graphs(), replace=st.booleans(), key=st.integers(0, 2**64 - 1), data=st.data())
-def test_excluding_pairs_is_sampling_from_the_graph_without_them(small, replace, key, data):
+@given(small=_small_graphs(), key=st.integers(0, 2**64 - 1), data=st.data())
+def test_excluding_pairs_is_sampling_from_the_graph_without_them(small, key, data):
     graph = LocalGraphStore(small.bundle)
     hops = st.lists(st.sampled_from([-1, 1, 2, 3, 70]), min_size=2, max_size=2)
     fanouts = {et: data.draw(hops) for et in small.edges}
@@ -125,7 +125,7 @@ def test_excluding_pairs_is_sampling_from_the_graph_without_them(small, replace,
         if small.nodes[edge_type[0]] and small.nodes[edge_type[2]]:
             given_pairs = np.concatenate([given_pairs[:, ::-1], np.zeros((2, 1), np.int64)], 1)
         exclude[edge_type] = given_pairs
-    sampler = NeighborSampler(graph, fanouts, replace=replace)
+    sampler = NeighborSampler(graph, fanouts)
     arrays = {t: np.array(ids, np.int64) for t, ids in seeds.items()}
     subgraph = sampler.sample(arrays, key, exclude=exclude)
     assert _as_lists(subgraph) == _expected(sampler, seeds, key, exclude)
@@ -153,12 +153,11 @@ def test_excluded_pairs_are_checked():
 
 
 @pytest.mark.parametrize("fanouts", [[15, 10], [5, -1], [100, 2]])
-@pytest.mark.parametrize("replace", [False, True])
-def test_what_holds_of_every_sample(fanouts, replace):
+def test_what_holds_of_every_sample(fanouts):
     small = random_graph()
     csc = small.bundle.csc(EDGE)
     seeds = np.arange(0, 200, 9)
-    sampler = NeighborSampler(LocalGraphStore(small.bundle), fanouts, replace=replace)
+    sampler = NeighborSampler(LocalGraphStore(small.bundle), fanouts)
     subgraph = sampler.sample({NODE: seeds}, 5)
     nodes, (row, col) = subgraph.node[NODE], subgraph.edge_index[EDGE]
     e_id = subgraph.edge[EDGE]
@@ -174,20 +173,14 @@ def test_what_holds_of_every_sample(fanouts, replace):
     for hop, fanout in enumerate(fanouts):
         last = first + subgraph.num_sampled_nodes[NODE][hop]
         taken = np.bincount(col, minlength=len(nodes))[first:last]
-        if fanout == -1:
-            expected = degree[first:last]
-        elif replace:
-            expected = np.where(degree[first:last] > 0, fanout, 0)
-        else:
-            expected = np.minimum(degree[first:last], fanout)
-        assert np.array_equal(taken, expected)
+        most = len(e_id) if fanout == -1 else fanout
+        assert np.array_equal(taken, np.minimum(degree[first:last], most))
         first = last
-    if not replace:
-        assert len(np.unique(e_id)) == len(e_id)
+    assert len(np.unique(e_id)) == len(e_id)
 
 
-@pytest.mark.parametrize(("fanout", "replace"), [(3, False), (3, True), (9, False), (60, False)])
-def test_each_edge_is_taken_equally_often(fanout, replace):
+@pytest.mark.parametrize("fanout", [3, 9, 60])
+def test_each_edge_is_taken_equally_often(fanout):
     degree = 10 if fanout < 10 else 100
     ring = (np.arange(degree), np.zeros(degree, np.int64))
     small = SmallGraph({NODE: degree}, {EDGE: ring})
@@ -195,14 +188,11 @@ def test_each_edge_is_taken_equally_often(fanout, replace):
     num_rounds = 4000 if fanout < 10 else 1000
     node = np.zeros(1, np.int64)
     picks = np.stack(
-        [
-            graph.pick(EDGE, PickRequest(node, fanout, replace, key, 0)).e_id
-            for key in range(num_rounds)
-        ]
+        [graph.pick(EDGE, PickRequest(node, fanout, key, 0)).e_id for key in range(num_rounds)]
     )
-    # Without replacement the counts vary less, by (1 - fanout / degree), which a comparison with
+    # The counts vary less than independent ones, by (1 - fanout / degree), which a comparison with
     # the plain law would hide.
-    spread = 1.0 if replace else (degree - fanout) / (degree - 1)
+    spread = (degree - fanout) / (degree - 1)
     counts = np.bincount(picks.ravel(), minlength=degree)
     reference.check_law(counts, num_rounds * fanout / degree, spread)
 
@@ -214,7 +204,7 @@ def test_pairs_of_edges_are_taken_equally_often():
     node = np.zeros(1, np.int64)
     counts = np.zeros((degree, degree))
     for key in range(num_rounds):
-        a, b = sorted(graph.pick(EDGE, PickRequest(node, 2, False, key, 0)).e_id.tolist())
+        a, b = sorted(graph.pick(EDGE, PickRequest(node, 2, key, 0)).e_id.tolist())
         counts[a, b] += 1
     pairs = counts[np.triu_indices(degree, 1)]
     reference.check_law(pairs, num_rounds / len(pairs))
@@ -224,7 +214,7 @@ def test_the_order_of_the_frontier_changes_no_pick():
     graph = LocalGraphStore(random_graph().bundle)
     nodes = np.arange(200)
     shuffled = np.random.default_rng(1).permutation(200)
-    one, other = (graph.pick(EDGE, PickRequest(ids, 3, False, 7, 1)) for ids in (nodes, shuffled))
+    one, other = (graph.pick(EDGE, PickRequest(ids, 3, 7, 1)) for ids in (nodes, shuffled))
     taken = np.split(one.e_id, one.offsets[1:-1])
     again = np.split(other.e_id, other.offsets[1:-1])
     assert all(np.array_equal(taken[node], again[i]) for i, node in enumerate(shuffled))
@@ -272,7 +262,7 @@ def test_seeds_outside_of_the_graph_are_named():
 def test_unknown_edge_type():
     graph = LocalGraphStore(random_graph().bundle)
     with raises("graph-edge-type-unknown", "user__buys__item", "node__to__node"):
-        graph.pick(BUYS, PickRequest(np.arange(2), 1, False, 1, 0))
+        graph.pick(BUYS, PickRequest(np.arange(2), 1, 1, 0))
 
 
 def test_memory_comes_back_with_the_last_tensor():

@@ -79,7 +79,7 @@ def test_pairs_are_drawn_one_after_the_other_by_weight(weights, excluded):
         law[list(excluded)] = 0
     expected, counts = num_rounds * law_of_pairs(law), np.zeros((len(law),) * 2)
     for key in range(num_rounds):
-        picks = graph.pick(EDGE, PickRequest(NODE_0, 2, False, key, 0, weight="w", exclude=exclude))
+        picks = graph.pick(EDGE, PickRequest(NODE_0, 2, key, 0, weight="w", exclude=exclude))
         a, b = sorted(picks.e_id.tolist())
         counts[a, b] += 1
     upper = np.triu_indices(len(law), 1)
@@ -93,40 +93,14 @@ def test_pairs_are_drawn_one_after_the_other_by_weight(weights, excluded):
     check_law(found[keep], hoped[keep])
 
 
-@pytest.mark.parametrize("excluded", [(), (1, 4)])
-def test_draws_with_replacement(excluded):
-    weights = [1, 2, 0, 0.5, 9]
-    graph = _star(weights)
-    law = np.array(weights, float)
-    exclude = None
-    if excluded:
-        exclude = Exclusion.of(np.zeros(len(excluded), np.int64), np.array(excluded))
-        law[list(excluded)] = 0
-    counts = np.zeros(5)
-    for key in range(1000):
-        picks = graph.pick(EDGE, PickRequest(NODE_0, 7, True, key, 0, weight="w", exclude=exclude))
-        assert picks.offsets.tolist() == [0, 7]
-        counts += np.bincount(picks.e_id, minlength=5)
-    check_law(counts, 7000 * law / law.sum())
-    # little else than what is left out: draws give up, and the sum of weights decides
-    heavy = _star([1e6, 1, 3])
-    only = Exclusion.of(NODE_0, np.array([0]))
-    counts = np.zeros(3)
-    for key in range(2000):
-        picks = heavy.pick(EDGE, PickRequest(NODE_0, 1, True, key, 0, weight="w", exclude=only))
-        counts += np.bincount(picks.e_id, minlength=3)
-    check_law(counts, np.array([0, 500, 1500]))
-
-
 @settings(max_examples=100)
 @given(
     seed=st.integers(0, 2**32 - 1),
     fanout=st.sampled_from([-1, 1, 2, 5, 60]),
-    replace=st.booleans(),
     zeros=st.sampled_from([0.0, 0.5, 0.95, 1.0]),
     excluded=st.sampled_from([0.0, 0.3, 1.0]),
 )
-def test_as_many_as_there_are(seed, fanout, replace, zeros, excluded):
+def test_as_many_as_there_are(seed, fanout, zeros, excluded):
     small = random_graph(20, 300, seed)
     rng = np.random.default_rng(seed)
     weights = np.where(rng.random(300) < zeros, 0, rng.pareto(0.5, 300) + 1e-3)
@@ -140,7 +114,7 @@ def test_as_many_as_there_are(seed, fanout, replace, zeros, excluded):
     pairs = Exclusion.of(taker[is_out], adjacency.indices[is_out].astype(np.int64))
     codes = taker * 20 + adjacency.indices
     allowed = (weights[e_id] > 0) & ~np.isin(codes, codes[is_out])
-    request = PickRequest(nodes, fanout, replace, seed, 0, weight="w", exclude=pairs)
+    request = PickRequest(nodes, fanout, seed, 0, weight="w", exclude=pairs)
     picks = graph.pick(EDGE, request)
     for node in nodes:
         own = picks.e_id[picks.offsets[node] : picks.offsets[node + 1]].tolist()
@@ -148,8 +122,6 @@ def test_as_many_as_there_are(seed, fanout, replace, zeros, excluded):
         assert set(own) <= set(choices)
         if fanout == -1:
             assert own == choices
-        elif replace:
-            assert len(own) == (fanout if choices else 0)
         else:
             assert len(own) == len(set(own)) == min(fanout, len(choices))
     again = graph.pick(EDGE, dataclasses.replace(request, nodes=nodes[::-1].copy()))
