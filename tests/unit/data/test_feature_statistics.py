@@ -165,7 +165,7 @@ def test_only_dense_features_are_measured(tmp_path: Path) -> None:
 def scale_of(*elements: list[float]) -> ColumnScale | None:
     """How a column with these elements is standardised."""
     rows = np.array(elements, np.float64).T
-    found = measure_chosen_rows(rows, np.ones(len(rows), bool), None)
+    found = measure_chosen_rows(rows, np.ones(len(rows), bool))
     return ColumnScale.of(ColumnInfo("x", "feature", "float32", rows.shape[1:], statistics=found))
 
 
