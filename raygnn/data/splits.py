@@ -183,9 +183,8 @@ def make_splits(
     if empty and not may_be_empty:
         num = sum(int(labelled(some).sum()) for some in row_blocks(rows.num_rows))
         raise DataError(
-            f"data.splits={_text(rule)} is invalid: no labelled {_words(rows)} is in "
-            f"{' and '.join(empty)} ({num:,} of {rows.num_rows:,} have a label). Set others. "
-            "[split-empty]"
+            f"data.splits={_text(rule)} is invalid: no labelled {_words(rows)} ({num:,} of "
+            f"{rows.num_rows:,}) is in {' and '.join(empty)}. Set others. [split-empty]"
         )
     return Splits(*parts)
 

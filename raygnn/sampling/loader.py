@@ -152,8 +152,7 @@ def _times_of(
     column = sampler.temporal.column
     if column not in features.columns(node_type):
         raise DataError(
-            f"sampling.temporal.column={column!r} is invalid: node type {node_type!r}, which is "
-            "sampled for, has no such column, so its nodes have no time. Declare it as time in "
-            "graph.yaml, or leave sampling.temporal out. [sampling-time-column]"
+            f"sampling.temporal.column={column!r} is invalid: {node_type!r} has no such column. "
+            "Declare it as time, or leave sampling.temporal out. [sampling-time-column]"
         )
     return as_seed_times(features.gather(node_type, column, seeds).reshape(len(seeds)))

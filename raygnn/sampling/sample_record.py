@@ -158,9 +158,8 @@ def check_same_settings(uri: str, stored: SamplePlan, wanted: SamplePlan) -> Non
                 )
             in_config = _key_of(key, name)
             raise DataError(
-                f"{start}it was sampled with {in_config}={have.settings.get(key)!r} in split "
-                f"{name!r}, and the config has {value!r}. Set {in_config} back, or {_AGAIN} "
-                "[samples-settings]"
+                f"{start}split {name!r} has {in_config}={have.settings.get(key)!r}, and the config "
+                f"{value!r}. Set it back, or {_AGAIN} [samples-settings]"
             )
         if have.num_batches != split.num_batches:
             raise other_requests(uri, name, stored, wanted)

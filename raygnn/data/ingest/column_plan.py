@@ -89,9 +89,8 @@ def _inspect_binary(column: str, kind: pa.DataType, place: str, element_name: st
     element = np.dtype(element_name)
     if kind.byte_width == 0 or kind.byte_width % element.itemsize:
         raise DataError(
-            f"{place} is invalid: column {column!r} has {kind.byte_width} bytes per row, which is "
-            f"not a whole number of {element.name}. Set dtype beside columns, as in {{columns: x, "
-            "dtype: float16}. [table-binary-width]"
+            f"{place} is invalid: {kind.byte_width} bytes per row of {column!r} are not a number "
+            f"of {element.name}. Set dtype, as {{columns: x, dtype: float16}}. [table-binary-width]"
         )
     return SourceColumn(column, "binary", element.name, (kind.byte_width // element.itemsize,))
 
@@ -109,9 +108,8 @@ def _element(kind: pa.DataType, column: str, column_type: pa.DataType, place: st
     is_feature = ".features." in place
     remedy = f"Write {{column: {column}, transform: auto}} for it, or use" if is_feature else "Use"
     raise DataError(
-        f"{place} is invalid: column {column!r} is {column_type}, which raygnn cannot read as "
-        f"numbers. {remedy} integers, floats or booleans, lists of them (list, FixedSizeList, "
-        "FixedShapeTensor), or fixed-size binary. [table-column-type]"
+        f"{place} is invalid: column {column!r} is {column_type}, not numbers. {remedy} numbers or "
+        "booleans, lists or tensors of them, or fixed-size binary. [table-column-type]"
     )
 
 
@@ -236,9 +234,8 @@ def plan_label(table: ScannedTable, name: str, spec: Label) -> DensePlan:
         say(f"ingest: {place}: only 0 and 1, so two classes (kind: regression predicts numbers)")
     if kind == "class" and not is_scalar:
         raise DataError(
-            f"{place}.kind='class' is invalid: a class is one number per row, but the columns "
-            f"{list(spec.columns)} give {sum(s.width for s in sources)}. Set kind: multilabel, or "
-            "name one scalar column. [labels-kind-columns]"
+            f"{place}.kind='class' is invalid: the columns {list(spec.columns)} give "
+            f"{sum(s.width for s in sources)} per row. Set kind: multilabel. [labels-kind-columns]"
         )
     dtype = {"class": "int64", "multilabel": "int8", "regression": "float32"}[kind]
     shape = () if is_scalar and kind != "multilabel" else (sum(s.width for s in sources),)
@@ -328,9 +325,8 @@ def _sources(
     sources = tuple(inspect(table, column, place, binary_dtype) for column in columns)
     if binary_dtype is not None and not any(source.layout == "binary" for source in sources):
         raise DataError(
-            f"{place}.dtype={binary_dtype!r} is invalid: it is for fixed-size binary columns, and "
-            f"{list(columns)} have their own types. Leave it out; data.feature_dtype sets how "
-            "features are stored. [table-dtype]"
+            f"{place}.dtype={binary_dtype!r} is invalid: {list(columns)} have types of their own, "
+            "not fixed-size binary. Leave it out, or set data.feature_dtype. [table-dtype]"
         )
     return sources
 

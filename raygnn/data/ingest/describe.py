@@ -109,9 +109,8 @@ def _num_classes(table: str, plan: DensePlan, num_rows: int, num_found: int) -> 
         )
     if plan.num_classes is None and num_found > max(num_rows, _ALWAYS_CLASSES):
         raise DataError(
-            f"{table}.labels.{plan.name} is invalid: classes are numbered from 0, and its greatest "
-            f"is {num_found - 1:,}, of {num_rows:,} rows. Number the classes without gaps, write "
-            "them as strings, or set num_classes. [labels-class-gaps]"
+            f"{table}.labels.{plan.name} is invalid: its greatest class is {num_found - 1:,}, of "
+            f"{num_rows:,} rows. Number or name them without gaps. [labels-class-gaps]"
         )
     return max(num_found, plan.num_classes or 0)
 

@@ -279,9 +279,8 @@ def _check_training_rows(
         table, counts = columns[i].table, totals.get(i)
         if table.split is not None and (counts is None or counts.num_rows == 0):
             raise DataError(
-                f"{table.scanned.name}.split={table.split!r} is invalid: it has no row for "
-                "training, and transforms are fitted to these. Name training rows, or take split "
-                "out of graph.yaml. [transform-no-training-rows]"
+                f"{table.scanned.name}.split={table.split!r} is invalid: transforms are fitted to "
+                "training rows, and it has none. Name some. [transform-no-training-rows]"
             )
 
 

@@ -265,19 +265,17 @@ def _check_time_unit(plan: TrainingPlan, graph: Sequence[NodePlan | EdgePlan]) -
     of_graph = {name: unit for name, unit in units.items() if name != plan.table}
     if plan.table in units and of_graph and units[plan.table] not in of_graph.values():
         raise DataError(
-            f"{plan.table}.time is invalid: its times are {unit_words(units[plan.table])}, which "
-            f"no time of the graph compares with ({shown_units(of_graph)}). Write all of them as "
-            "dates or timestamps, or all as numbers of one unit. [training-table-time-unit]"
+            f"{plan.table}.time is invalid: its times are {unit_words(units[plan.table])}, and the "
+            f"graph has {shown_units(of_graph)}. Write one kind. [training-table-time-unit]"
         )
 
 
 def _check_is_new(manifest: Manifest, reverse: EdgeType, edge_type: EdgeType) -> None:
     if any(table.type == reverse for table in manifest.edge_types):
         raise DataError(
-            f"data.reverse_edges is invalid: {edge_type_name(reverse)} is the reverse of another "
-            f"edge type than {edge_type_name(edge_type)}. Rename its relation in graph.yaml, or "
-            "declare with reverse_of which types are reverses of each other, or set "
-            "data.reverse_edges to false or to a list with this type. [graph-reverse-taken]"
+            f"data.reverse_edges is invalid: {edge_type_name(reverse)} is there, and is not "
+            f"the reverse of {edge_type_name(edge_type)}. Rename its relation, set reverse_of in "
+            "graph.yaml, or leave this type out of data.reverse_edges. [graph-reverse-taken]"
         )
 
 

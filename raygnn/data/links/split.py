@@ -104,9 +104,8 @@ def label_table(bundle: Bundle, link: LinkSplit) -> LinkTable:
     if labels is None:
         have = [edge_type_name(e.edge_type) for e in bundle.label_edges if e.sign == "positive"]
         raise DataError(
-            f"label edges of type {edge_type_name(link.edge_type)!r} are not in the graph, which "
-            f"has positive ones of {have or 'no type'}. Name one of these, or set labels to false. "
-            "[links-label-edges-missing]"
+            f"the graph has no label edges {edge_type_name(link.edge_type)!r}, only "
+            f"{have or 'none'}. Name these, or set labels to false. [links-label-edges-missing]"
         )
     return table_of(labels)
 
@@ -215,9 +214,8 @@ def own_splits(
     if link.rule is None:
         if table.split is None:
             raise DataError(
-                f"the links of {name} are not split: they have no split column. Name one as split "
-                f"under {where} in graph.yaml, or set a rule such as "
-                "{type: hash, fractions: [0.8, 0.1, 0.1]}. [links-no-split]"
+                f"the links of {name} have no split column. Name one under {where}, or set "
+                "data.splits to {type: hash, fractions: [0.8, 0.1, 0.1]}. [links-no-split]"
             )
         return table.split
     if link.rule.type == "hash":

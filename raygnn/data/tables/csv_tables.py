@@ -142,9 +142,8 @@ def read_batches(
         if is_transient(error) and not is_of_content(error):
             raise
         raise DataError(
-            f"{redact(name)} cannot be read as {_format(uri)}: {_cause(error)}. Write "
-            f"{'one header line, ' * form.header}equally many fields in each row. "
-            "[table-csv-unreadable]"
+            f"{redact(name)} cannot be read as {_format(uri)}: {_cause(error)}. Write equally many "
+            "fields in each line. [table-csv-unreadable]"
         ) from error
 
 

@@ -270,9 +270,8 @@ def fit(
         return FittedColumn(spec.column, _vocabulary_state(spec, counts, place))
     if counts.moments.count == 0:
         raise DataError(
-            f"{place}: column {spec.column!r} is invalid: no training row has a value that can be "
-            f"read{' as a time' if kind == 'time' else ''}. Take it out of graph.yaml, or correct "
-            "it. [transform-no-values]"
+            f"{place}: column {spec.column!r} is invalid: no training row has a readable "
+            f"{'time' if kind == 'time' else 'value'}. Correct it. [transform-no-values]"
         )
     spec = _chosen_for_numbers(spec, kind, counts) if spec.transform == "auto" else spec
     state = _number_state(spec, counts, place)
@@ -340,9 +339,8 @@ def _vocabulary_state(spec: ColumnTransform, counts: TextCounts, place: str) -> 
     if size > limit:
         instead = "" if is_category else ", or transform: category"
         raise DataError(
-            f"{place}: column {spec.column!r} is invalid: {spec.transform} of {size:,} values, and "
-            f"there may be {limit:,}. Set max_categories or min_frequency{instead}. "
-            "[transform-too-many-values]"
+            f"{place}: column {spec.column!r} is invalid: {size:,} values, above {limit:,}. Set "
+            f"max_categories or min_frequency{instead}. [transform-too-many-values]"
         )
     if is_category:
         return Category(vocabulary)
@@ -384,9 +382,8 @@ def _chosen_vocabulary(
     num_distinct = counts.num_distinct
     if looks_like_ids(num_distinct, counts.num_rows - counts.num_gaps):
         raise DataError(
-            f"{place}: column {spec.column!r} is invalid: it has {num_distinct:,} distinct values "
-            f"in {counts.num_rows:,} training rows, like ids. Take it out of graph.yaml, or set "
-            "transform: tfidf or category. [transform-ids]"
+            f"{place}: column {spec.column!r} is invalid: {num_distinct:,} values in "
+            f"{counts.num_rows:,} rows look like ids. Take it out, or set tfidf. [transform-ids]"
         )
     if num_distinct <= _ONE_HOT_VALUES or not embeds:
         return _chosen(spec, transform="one_hot", max_categories=_ONE_HOT_WIDTH)
