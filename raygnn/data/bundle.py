@@ -118,8 +118,7 @@ class SeedRows:
     @classmethod
     def of_nodes(cls, bundle: Bundle, node_type: str) -> SeedRows:
         columns = bundle.columns(node_type)
-        time = bundle.column(node_type, "time") if "time" in columns else None
-        assert not isinstance(time, SparseColumn)
+        time = bundle.dense(node_type, "time") if "time" in columns else None
         return cls(
             None,
             node_type,
@@ -278,6 +277,12 @@ class Bundle:
             info.shape[0],
         )
 
+    def dense(self, type_: str | EdgeType, name: str) -> np.ndarray:
+        """A column that is not sparse."""
+        column = self.column(type_, name)
+        assert isinstance(column, np.ndarray)
+        return column
+
     def csc(self, edge_type: EdgeType) -> Csc:
         """In-neighbors; edges of a row are ordered by (time, source, input row)."""
         self._edge(edge_type)
@@ -377,9 +382,7 @@ class Bundle:
 
     def row_column(self, rows: SeedRows, name: str) -> np.ndarray:
         if rows.name is None:
-            column = self.column(rows.node_type, name)
-            assert not isinstance(column, SparseColumn)
-            return column
+            return self.dense(rows.node_type, name)
         return self._open(
             bundle_record.column_path(
                 self._path / bundle_record.training_table_folder(rows.name), name

@@ -49,10 +49,10 @@ class Events:
         csc = bundle.csc(edge_type)
         sources, edges = csc.indices, np.arange(len(csc.indices))
         if TIME in bundle.columns(edge_type):
-            return cls(csc.indptr, sources, edges, np.asarray(bundle.column(edge_type, TIME)))
+            return cls(csc.indptr, sources, edges, bundle.dense(edge_type, TIME))
         if TIME not in bundle.columns(edge_type[0]):
             return cls(csc.indptr, sources, edges, None)
-        times = np.asarray(bundle.column(edge_type[0], TIME))[sources]
+        times = bundle.dense(edge_type[0], TIME)[sources]
         return cls(csc.indptr, sources, edges, times)._sorted()
 
     def _continued(self, into_sources: Events) -> Events:

@@ -97,8 +97,7 @@ class ExtendedBundle(Bundle):
         """Rows of a dense column, as stored."""
         graph = self.graph
         first = graph.num_nodes(type_) if isinstance(type_, str) else graph.num_edges(type_)
-        known, added = graph.column(type_, name), self.addition.column(type_, name)
-        assert isinstance(known, np.ndarray)
+        known, added = graph.dense(type_, name), self.addition.column(type_, name)
         assert isinstance(added, np.ndarray)
         out, is_new = np.empty((len(ids), *known.shape[1:]), known.dtype), ids >= first
         out[~is_new] = known[ids[~is_new]]

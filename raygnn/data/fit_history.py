@@ -293,7 +293,7 @@ class _Fitting:
         if TIME not in self.bundle.columns(other) or events.times is None:
             return False
         ends = events.sources if reference is None else self.arrays.ends(reference, events.sources)
-        begin = np.asarray(self.bundle.column(other, TIME))[ends]
+        begin = self.bundle.dense(other, TIME)[ends]
         return bool(np.mean(begin[ends >= 0] >= events.times[ends >= 0]) > 1 / 2)
 
     def _windows(

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from raygnn.data.arrays import extremes, row_blocks
-from raygnn.data.bundle import Bundle, SeedRows, SparseColumn
+from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.bundle_record import ColumnInfo, ColumnStatistics
 from raygnn.data.cache import build_once
 from raygnn.data.checksums import type_adapter
@@ -102,9 +102,7 @@ class FitRows:
         if self.until is not None:
             if not self.limit(bundle.columns(type_)):
                 return None
-            times = bundle.column(type_, "time")
-            assert isinstance(times, np.ndarray)
-            chosen = times <= self.until
+            chosen = bundle.dense(type_, "time") <= self.until
             return chosen if chosen.any() else None
         if self.train is None or type_ != self.node_type:
             return None
@@ -160,11 +158,9 @@ def statistics(
     chosen = None if bundle.is_of_parts else rows.mask(bundle, type_)
     if info.statistics is None or chosen is None or not chosen.any():
         return info.statistics
-    stored = bundle.column(type_, column)
-    assert not isinstance(stored, SparseColumn)
 
     def build(folder: Path) -> None:
-        measured = measure_chosen_rows(stored, chosen)
+        measured = measure_chosen_rows(bundle.dense(type_, column), chosen)
         assert measured is not None
         write_text(folder / "statistics.json", json.dumps(asdict(measured)))
 

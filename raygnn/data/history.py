@@ -84,7 +84,7 @@ class EventArrays:
         return self.ids(owner, attribute.ids)
 
     def times(self, type_: str | EdgeType) -> np.ndarray:
-        return np.asarray(self.bundle.column(type_, TIME))
+        return self.bundle.dense(type_, TIME)
 
     def ids(self, node_type: str, known: tuple[str, ...]) -> RawColumn:
         """The nodes of a type as codes of the ids that training had."""

@@ -56,9 +56,7 @@ def raw_columns(bundle: Bundle, type_: str | EdgeType, feature: str) -> list[Raw
     info = bundle.columns(type_).get(feature)
     if info is None or info.sparse:
         return []
-    stored = bundle.column(type_, feature)
-    assert isinstance(stored, np.ndarray)
-    return raw_columns_of(info, stored)
+    return raw_columns_of(info, bundle.dense(type_, feature))
 
 
 def raw_columns_of(info: ColumnInfo, rows: np.ndarray) -> list[RawColumn]:

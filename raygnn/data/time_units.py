@@ -176,8 +176,7 @@ def latest_time(bundle: Bundle, column: str) -> Time | None:
             (latest,) = info.statistics.high
             maxima.append(int(latest) if info.dtype.startswith("int") else latest)
             continue
-        times = bundle.column(type_, column)
-        assert isinstance(times, np.ndarray)
+        times = bundle.dense(type_, column)
         if len(times):
             maxima.append(np.fmax.reduce(times).item())
     numbers = [time for time in maxima if not math.isnan(time)]

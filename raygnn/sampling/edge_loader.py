@@ -58,16 +58,12 @@ class EdgeLoader(SampledSequence[EdgeBatch]):
     sampling, each edge sees what is earlier than itself, including parallel edges with times.
 
     Args:
-        sampler: raygnn's.
         columns: node columns to read, and their names in the batch.
         edge_columns: the same for edges.
         options: see `BatchSequence` and `SampledSequence`.
     Raises:
-        ConfigError: the sampler is not raygnn's.
         DataError: the graph has no such node type or column, or temporal edges have no times.
     """
-
-    sampler: NeighborSampler
 
     def __init__(
         self,

@@ -103,18 +103,15 @@ class LinkLoader(SampledSequence[LinkBatch]):
 
     Args:
         supervision: the links of the split, and its hard negatives.
-        sampler: raygnn's.
         columns: node columns to read, and their names in the batch; labels are not read.
         edge_columns: the same for edges.
         plan: links and candidates.
         options: see `BatchSequence` and `SampledSequence`.
     Raises:
-        ConfigError: the sampler is disjoint or not raygnn's.
+        ConfigError: the sampler is disjoint.
         DataError: the graph has no such types or columns, an anchor or target is not one of its
             nodes, there is no node to draw as negative, or temporal links have no times.
     """
-
-    sampler: NeighborSampler
 
     def __init__(
         self,

@@ -131,7 +131,10 @@ class LocalPicker:
         """int64 or float64 [num_edges], in the order of `adjacency`; None without the column."""
         if column not in self._bundle.columns(self._edge_type):
             return None
-        times, e_id = as_seed_times(self._times(self._edge_type, column)), self.adjacency.e_id
+        times, e_id = (
+            as_seed_times(self._bundle.dense(self._edge_type, column)),
+            self.adjacency.e_id,
+        )
         return times if e_id is None else times[e_id]
 
     def visible_from(self, column: str) -> np.ndarray | None:
@@ -178,17 +181,12 @@ class LocalPicker:
     def _has_times(self, horizon: Horizon) -> bool:
         return horizon.temporal.column in self._bundle.columns(self._edge_type)
 
-    def _times(self, type_: str | EdgeType, column: str) -> np.ndarray:
-        times = self._bundle.column(type_, column)
-        assert isinstance(times, np.ndarray)
-        return times
-
     def _times_of_neighbors(self, column: str) -> tuple[np.ndarray, np.ndarray]:
         """The position of each edge's neighbor in an array of times, and the array."""
-        return self.adjacency.indices, self._times(self._neighbor_type, column)
+        return self.adjacency.indices, self._bundle.dense(self._neighbor_type, column)
 
     def _times_of_nodes(self, column: str, nodes: np.ndarray) -> np.ndarray:
-        return self._times(self._node_type, column)[nodes]
+        return self._bundle.dense(self._node_type, column)[nodes]
 
     def _find_outside(
         self, horizon: Horizon, nodes: np.ndarray, starts: np.ndarray, degrees: np.ndarray
@@ -197,7 +195,7 @@ class LocalPicker:
         e_id = self.adjacency.e_id
         column, latest = horizon.temporal.column, horizon.latest
         if self._has_times(horizon):
-            times = self._times(self._edge_type, column)
+            times = self._bundle.dense(self._edge_type, column)
             order = _NONE if e_id is None else e_id
             bounds = as_times(latest, times.dtype), horizon.earliest(times.dtype)
             narrow(times, order, *bounds, starts, degrees)

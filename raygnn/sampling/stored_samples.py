@@ -155,14 +155,14 @@ def write_file(
 
 def row_bytes(loader: SampledSequence) -> int:
     """Size of a file with only the first micro-batch."""
-    layout = RowLayout.of_sampler(_sampler(loader))
+    layout = RowLayout.of_sampler(loader.sampler)
     return len(_content(layout, loader, loader.split, 0, range(1)))
 
 
 def _content(
     layout: RowLayout, loader: SampledSequence, split: str, epoch: int, numbers: Iterable[int]
 ) -> bytes:
-    sink, sampler = pa.BufferOutputStream(), _sampler(loader)
+    sink, sampler = pa.BufferOutputStream(), loader.sampler
     with pq.ParquetWriter(
         sink,
         SCHEMA,
@@ -183,8 +183,3 @@ def _content(
             writer.write_table(pa.Table.from_pylist([row], SCHEMA), row_group_size=1)
     content: bytes = sink.getvalue().to_pybytes()
     return content
-
-
-def _sampler(loader: SampledSequence) -> NeighborSampler:
-    assert isinstance(loader.sampler, NeighborSampler)
-    return loader.sampler

@@ -376,7 +376,7 @@ def find_affines(
 
 
 def find_device_columns(
-    bundle: StoredColumns,
+    bundle: Bundle,
     standardization: Standardization,
     names: Collection[str],
     device: torch.device,
@@ -401,7 +401,7 @@ def find_device_columns(
         and (info.role == "time" or info.dtype in _DEVICE_DTYPES)
     }
     if holds == "auto":
-        num_bytes = sum(_dense(bundle.column(*key)).nbytes for key in columns)
+        num_bytes = sum(bundle.dense(*key).nbytes for key in columns)
         holds = 3 * num_bytes <= unused_bytes(device)
     device_columns = {}
     for (type_, name), info in columns.items():
@@ -410,16 +410,11 @@ def find_device_columns(
         shape = info.shape or ((1,) if isinstance(type_, str) and info.role == "feature" else ())
         affine, held = affines.get((type_, name)), None
         if holds:
-            rows = _dense(bundle.column(type_, name))
+            rows = bundle.dense(type_, name)
             held = as_tensor(rows).view(len(rows), *shape).to(device)
         parts = (torch.from_numpy(part).view(shape).to(device) for part in affine or ())
         device_columns[type_, name] = DeviceColumn(held, None if affine is None else tuple(parts))
     return device_columns
-
-
-def _dense(rows: np.ndarray | SparseColumn) -> np.ndarray:
-    assert isinstance(rows, np.ndarray)
-    return rows
 
 
 def as_tensor(rows: np.ndarray) -> Tensor:

@@ -276,7 +276,6 @@ class BucketTask:
 def _bucket_tasks(sort: EdgeSort, buckets: BucketPlan) -> list[BucketTask]:
     nodes, edges = buckets.node_starts.tolist(), buckets.edge_starts.tolist()
     return [
-        # If no reverse copies drop out, all edges stay.
         BucketTask(
             sort,
             edges[i],

@@ -129,8 +129,7 @@ def message_table(bundle: Bundle, edge_type: EdgeType) -> LinkTable:
     csc = bundle.csc(edge_type)
     columns = bundle.columns(edge_type)
     split, time = (
-        np.asarray(bundle.column(edge_type, name)) if name in columns else None
-        for name in ("split", "time")
+        bundle.dense(edge_type, name) if name in columns else None for name in ("split", "time")
     )
     unit = columns["time"].unit if "time" in columns else None
     source, _, target = edge_type
@@ -178,9 +177,7 @@ def label_values(bundle: Bundle, link: LinkSplit) -> np.ndarray:
     """The label of each edge: [num_edges, ...], in the order of the table."""
     assert link.label is not None
     if not link.labels:
-        values = bundle.column(link.edge_type, link.label)
-        assert isinstance(values, np.ndarray)
-        return values
+        return bundle.dense(link.edge_type, link.label)
     edges = find_label_edges(bundle, link.edge_type, "positive")
     assert edges is not None
     return bundle.label_column(edges, link.label)

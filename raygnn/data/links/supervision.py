@@ -241,9 +241,7 @@ def known_positives_as_of(
         csr, times = bundle.csr(link.edge_type), None
         rows, places = ragged_positions(csr.indptr, anchors)
         if as_of.column in bundle.columns(link.edge_type):
-            stored = bundle.column(link.edge_type, as_of.column)
-            assert isinstance(stored, np.ndarray)
-            times = stored[csr.e_id[places]]
+            times = bundle.dense(link.edge_type, as_of.column)[csr.e_id[places]]
         tables.append((anchors[rows], csr.indices[places], times))
     known = [
         (rows, targets) if times is None else (rows[early := times <= as_of.time], targets[early])
@@ -414,7 +412,7 @@ class SeedEdges:
 def _table_rows(bundle: Bundle, edge_type: EdgeType, *, label_edges: bool) -> np.ndarray | None:
     if not label_edges:
         has_rows = ROW in bundle.columns(edge_type)
-        return np.asarray(bundle.column(edge_type, ROW)) if has_rows else None
+        return bundle.dense(edge_type, ROW) if has_rows else None
     edges = find_label_edges(bundle, edge_type, "positive")
     assert edges is not None
     return bundle.label_column(edges, ROW) if ROW in edges.columns else None

@@ -86,9 +86,7 @@ def measure_rows_to_fit(
                 columns[bundle_record.edge_folder(edge.type)] = edge.columns, stored
                 chosen[bundle_record.edge_folder(edge.type)] = masks
         elif rows.limit(sources):
-            times_of_sources = outline.column(edge.type[0], "time")
-            assert isinstance(times_of_sources, np.ndarray)
-            known = np.asarray(times_of_sources <= rows.until)
+            known = outline.dense(edge.type[0], "time") <= rows.until
             masks = [known[open_array(part / bundle_record.INDICES, "r")] for part in stored]
         else:
             continue
