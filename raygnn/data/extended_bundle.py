@@ -70,6 +70,7 @@ class ExtendedBundle(Bundle):
     def __init__(self, graph: Bundle, addition: Addition) -> None:
         super().__init__(graph.path, graph._record)
         self.graph, self.addition = graph, addition
+        self._chains = dict(addition.chains)
 
     def num_nodes(self, node_type: str) -> int:
         return self.graph.num_nodes(node_type) + self.addition.num_new[node_type]
@@ -93,10 +94,26 @@ class ExtendedBundle(Bundle):
         numbers = added.numbers.get(node_type)
         return ExtendedIds(self.graph.id_map(node_type), added.ids[node_type], numbers)
 
+    def num_known(self, type_: str | EdgeType) -> int:
+        """Number of nodes or edges of a type without the added ones."""
+        graph = self.graph
+        return graph.num_nodes(type_) if isinstance(type_, str) else graph.num_edges(type_)
+
+    def added_edges(
+        self, edge_type: EdgeType, direction: str, nodes: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Added edges of nodes, by their end in direction `in` or `out`; see `EdgeChains.find`."""
+        edges, key = self.addition.edges[edge_type], (edge_type, direction)
+        with self._lock:
+            if key not in self._chains:
+                node_type = edge_type[2 if direction == "in" else 0]
+                counts = self.num_known(node_type), self.addition.num_new[node_type]
+                self._chains[key] = EdgeChains.of(*counts, edges[direction == "in"])
+        return self._chains[key].find(nodes, len(edges.sources))
+
     def rows(self, type_: str | EdgeType, name: str, ids: np.ndarray) -> np.ndarray:
         """Rows of a dense column, as stored."""
-        graph = self.graph
-        first = graph.num_nodes(type_) if isinstance(type_, str) else graph.num_edges(type_)
+        graph, first = self.graph, self.num_known(type_)
         known, added = graph.dense(type_, name), self.addition.column(type_, name)
         assert isinstance(added, np.ndarray)
         out, is_new = np.empty((len(ids), *known.shape[1:]), known.dtype), ids >= first

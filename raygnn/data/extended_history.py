@@ -11,7 +11,6 @@ import pyarrow as pa
 from raygnn.data import edge_kernels
 from raygnn.data.arrays import ragged_positions
 from raygnn.data.bundle import Bundle, Csc
-from raygnn.data.edge_chains import EdgeChains
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.events import Reference
 from raygnn.data.extended_bundle import ExtendedBundle
@@ -150,14 +149,10 @@ class _JoinedRows(Bundle):
         return _concatenated([first, self._added(edge_type, "out", nodes)])
 
     def _added(self, edge_type: EdgeType, direction: str, nodes: np.ndarray) -> _Edges:
-        addition, graph = self._extended.addition, self._extended.graph
-        edges, node_type = addition.edges[edge_type], edge_type[2 if direction == "in" else 0]
-        chains = addition.chains.get((edge_type, direction))
-        if chains is None:
-            by, num_known = edges[direction == "in"], graph.num_nodes(node_type)
-            chains = EdgeChains.of(num_known, addition.num_new[node_type], by)
-        _, ids = chains.find(nodes, len(edges.sources))
-        return _Edges(edges.sources[ids], edges.targets[ids], graph.num_edges(edge_type) + ids)
+        edges = self._extended.addition.edges[edge_type]
+        _, ids = self._extended.added_edges(edge_type, direction, nodes)
+        first = self._extended.num_known(edge_type)
+        return _Edges(edges.sources[ids], edges.targets[ids], first + ids)
 
     def _in_order(self, edge_type: EdgeType, edges: _Edges) -> _Edges:
         """The edges in the order of an ingest: by target, time, source and row."""

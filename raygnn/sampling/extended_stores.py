@@ -11,7 +11,6 @@ from numba import njit
 from raygnn.data import edge_kernels
 from raygnn.data.arrays import ragged_positions
 from raygnn.data.bundle import Bundle, Csc, Csr
-from raygnn.data.edge_chains import EdgeChains
 from raygnn.data.edge_kernels import edge_weights, fill_alias
 from raygnn.data.edge_types import EdgeType, type_name
 from raygnn.data.extended_bundle import ExtendedBundle
@@ -35,7 +34,7 @@ class ExtendedGraphStore(stores.StoreOfBundle):
 
     def __init__(self, known: stores.LocalGraphStore, bundle: ExtendedBundle) -> None:
         super().__init__(bundle)
-        self._known, self._chains = known, dict(bundle.addition.chains)
+        self._known = known
 
     def adjacency(self, edge_type: EdgeType) -> EdgesByNode:
         """All edges, added ones after the known ones of a node."""
@@ -55,7 +54,7 @@ class ExtendedGraphStore(stores.StoreOfBundle):
         self, edge_type: EdgeType, request: PickRequest, scratch: Scratch | None = None
     ) -> Picks:
         nodes = request.nodes
-        positions, _ = self._added(edge_type, "in", nodes)
+        positions, _ = self._bundle.added_edges(edge_type, "in", nodes)
         is_touched = nodes >= self._num_known(edge_type, "in")
         is_touched[positions] = True
         if not is_touched.any():
@@ -73,7 +72,7 @@ class ExtendedGraphStore(stores.StoreOfBundle):
         known = np.flatnonzero(nodes < self._num_known(edge_type, direction))
         picker = self._known.picker(edge_type, direction)
         counts[known] = picker.degrees(nodes[known], stores.restricted_horizon(horizon, known))
-        positions, _ = self._added(edge_type, direction, nodes)
+        positions, _ = self._bundle.added_edges(edge_type, direction, nodes)
         if horizon is None:
             return counts + np.bincount(positions, minlength=len(nodes))
         if len(positions):
@@ -86,7 +85,7 @@ class ExtendedGraphStore(stores.StoreOfBundle):
         return counts
 
     def _out_degrees(self, edge_type: EdgeType, nodes: np.ndarray) -> np.ndarray:
-        positions, _ = self._added(edge_type, "out", nodes)
+        positions, _ = self._bundle.added_edges(edge_type, "out", nodes)
         counts = np.bincount(positions, minlength=len(nodes))
         is_known = nodes < self._num_known(edge_type, "out")
         counts[is_known] += self._known.neighbor_degrees(edge_type, nodes[is_known])
@@ -95,21 +94,8 @@ class ExtendedGraphStore(stores.StoreOfBundle):
     def _count_sources(self, edge_type: EdgeType) -> np.ndarray:
         return self._out_degrees(edge_type, np.arange(self.num_nodes(edge_type[0])))
 
-    def _added(
-        self, edge_type: EdgeType, direction: str, nodes: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Added edges of nodes; see `EdgeChains.find`."""
-        added, key = self._bundle.addition, (edge_type, direction)
-        with self._lock:
-            if key not in self._chains:
-                node_type = edge_type[2 if direction == "in" else 0]
-                num_known = self._bundle.graph.num_nodes(node_type)
-                by = added.edges[edge_type][direction == "in"]
-                self._chains[key] = EdgeChains.of(num_known, added.num_new[node_type], by)
-        return self._chains[key].find(nodes, len(added.edges[edge_type].sources))
-
     def _num_known(self, edge_type: EdgeType, direction: str) -> int:
-        return self._bundle.graph.num_nodes(edge_type[2 if direction == "in" else 0])
+        return self._bundle.num_known(edge_type[2 if direction == "in" else 0])
 
     def _joined(
         self, edge_type: EdgeType, direction: str, nodes: np.ndarray, *, with_known: bool
@@ -117,7 +103,7 @@ class ExtendedGraphStore(stores.StoreOfBundle):
         known = self._known.picker(edge_type, direction).adjacency
         num_known = np.searchsorted(nodes, self._num_known(edge_type, direction))
         of_known = nodes[: num_known if with_known else 0]
-        added = self._added(edge_type, direction, nodes)
+        added = self._bundle.added_edges(edge_type, direction, nodes)
         return _JoinedEdges(self._bundle, edge_type, direction, nodes, known, of_known, *added)
 
 
@@ -247,7 +233,7 @@ class ExtendedFeatureStore(stores.LocalFeatureStore):
             }
             for type_ in added.types
         }
-        self._graph, self._added = bundle.graph, stores.LocalFeatureStore(added, scales)
+        self._added = stores.LocalFeatureStore(added, scales)
         self._extended = bundle
 
     def __reduce__(self) -> tuple[Callable[[], ExtendedFeatureStore], tuple[()]]:
@@ -261,8 +247,7 @@ class ExtendedFeatureStore(stores.LocalFeatureStore):
         out: np.ndarray,
         affine: Affine | None,
     ) -> None:
-        graph = self._graph
-        first = graph.num_nodes(type_) if isinstance(type_, str) else graph.num_edges(type_)
+        first = self._extended.num_known(type_)
         is_known = ids < first
         if is_known.all():
             super()._fill(type_, column, ids, out, affine)
