@@ -227,6 +227,7 @@ def find_spec(loaded: LoadedConfig, bundle: Bundle) -> ModelSpec | None:
             check_inputs(loaded, bundle, target)
     if spec is not None:
         _say_unread(config, tables, spec)
+        _warn_of_unseen(config, bundle, spec)
     _say_learned(bundle, target.arguments.feature)
     _say_fitted(config, bundle, target.fit_rows(bundle, config))
     for line in target.summary(bundle):
@@ -281,6 +282,18 @@ def _say_unread(config: Config, bundle: Bundle, spec: ModelSpec) -> None:
     if unread:
         more = f" and {len(unread) - _MOST_UNREAD} more" if unread[_MOST_UNREAD:] else ""
         say(f"columns that the model does not read: {', '.join(unread[:_MOST_UNREAD])}{more}")
+
+
+def _warn_of_unseen(config: Config, bundle: Bundle, spec: ModelSpec) -> None:
+    read = {name for name, hops in spec.fanouts.items() if any(hops)}
+    fanouts = resolve_fanouts(config.sampling.fanouts, bundle.edge_types)
+    configured = [edge_type_name(edge_type) for edge_type, hops in fanouts.items() if any(hops)]
+    unseen = [name for name in configured if name not in read]
+    if unseen and read:  # a model without messages reads none
+        warn(
+            f"all edges of {', '.join(unseen)} are later than the last training row, so the model "
+            "cannot learn from them and does not read them"
+        )
 
 
 def _say_learned(bundle: Bundle, feature: str) -> None:

@@ -765,6 +765,26 @@ def test_events_of_which_the_latest_are_unknown_are_named(
     assert ("purchase__by__user have no time, so" in said) is not has_times
 
 
+def test_edges_that_begin_after_the_training_rows_are_not_read(
+    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No training row sees one, so their weights would be random numbers in the test."""
+    tables = shop.tables((shop.counts(-WINDOW, 0) > 4).astype(np.int64))
+    is_late = shop.day > ASKED[-2]
+    user, item, time = shop.user[is_late], shop.item[is_late], dates(shop.day[is_late])
+    late = {("user", "likes", "item"): edge_rows(user, item, time=time)}
+    runs = []
+    for edges in ({}, late):
+        uri = str(tmp_path / f"graph-{len(edges)}")
+        write_tables(replace(tables, edges={**tables.edges, **edges}), uri)
+        config = _config(tmp_path / f"run-{len(edges)}", uri, training={"max_steps": 3})
+        runs.append(raygnn.train.fit(config).metrics)
+    assert runs[1]["baseline/gnn/test/auroc"] == pytest.approx(runs[0]["baseline/gnn/test/auroc"])
+    late_types = "item__rev_likes__user, user__likes__item"
+    warning = f"all edges of {late_types} are later than the last training row"
+    assert capsys.readouterr().out.count(warning) == 1
+
+
 @pytest.mark.parametrize("has_times", [False, True])
 def test_links_without_times_beside_others_are_named(
     shop: Shop, tmp_path: Path, has_times: bool

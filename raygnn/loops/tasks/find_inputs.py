@@ -68,6 +68,7 @@ def make_spec(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> Model
     edge_inputs = check_inputs(loaded, bundle, target)
     widths = bundle.feature_widths(feature)
     times = _find_times(config, bundle, target)
+    unseen = set() if times is None else _unseen_edges(config, bundle, target)
     with_ages = target.output.own_columns if times is None else times.edge_features
     edge_columns = {**dict.fromkeys(with_ages, EDGE_ATTR), **edge_inputs}
     with_inputs = {*widths, *(_timed_types(times, target) if times else ())}
@@ -89,11 +90,29 @@ def make_spec(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> Model
         transforms=_find_transforms(bundle, feature, edge_columns, with_rows),
         edge_inputs=edge_inputs,
         fanouts={
-            edge_type_name(edge_type): tuple(hops)
+            edge_type_name(edge_type): (0,) * len(hops) if edge_type in unseen else tuple(hops)
             for edge_type, hops in find_fanouts(config, bundle.edge_types).items()
         },
         relative_time=times,
     )
+
+
+def _unseen_edges(config: Config, bundle: Bundle, target: TaskTarget) -> set[EdgeType]:
+    """Edge types that begin after the last training row, unless all do. Their weights would remain
+    as drawn, and add noise to later predictions.
+    """
+    seed_times = target.training_times(bundle, config)
+    assert seed_times is not None
+    assert config.sampling.temporal is not None
+    column, last = config.sampling.temporal.column, seed_times.max()
+    unseen = {
+        t
+        for t in bundle.edge_types
+        if bundle.num_edges(t)
+        and (column in bundle.columns(t) or column in bundle.columns(t[0]))
+        and not _num_edges_until(bundle, t, column, last)
+    }
+    return unseen if len(unseen) < len(bundle.edge_types) else set()
 
 
 def _check_dictionaries(
