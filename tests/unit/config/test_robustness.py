@@ -93,8 +93,13 @@ _itself["args"] = _itself
         (_itself, ("document-depth", 64)),
         ({"seed": 10**5_000}, ("document-number-range", "a number")),
         ({"job_name": "\ud800"}, ("document-character",)),
+        ({"model": {"type": "GCN", "args": {1: 2}}}, ("config-key-not-text", "model.args.1")),
         ("sampling: {fanouts: [1180591620717411303424]}", ("document-number-range", "line 1")),
         ("sampling: {fanouts: [1e30]}", ("config-type", "sampling.fanouts.0=1e+30", "a whole")),
+        (
+            "model: {type: GCN, args: {k: {__value_type: int, value: .inf}}}",
+            ("component-value", "model.args.k.value=inf", "int"),
+        ),
         ("loader: [1]\ndata: 2020-13-45", ("config-type", "loader=")),
     ],
 )

@@ -309,7 +309,7 @@ def clinic(folder: Path, rng: np.random.Generator) -> None:
     "Votes.PostId -> Posts.Id",
 )
 def forum(folder: Path, rng: np.random.Generator) -> None:
-    """Posts that answer posts, owners written as 121.0, free texts with quotes and line breaks."""
+    """Posts that answer posts, owners as 121.0, a table with tabs, texts with line breaks."""
     topics = [["engine", "wheel", "brake"], ["soil", "seed", "leaf"], ["bread", "yeast", "oven"]]
     write_text(
         folder / "Users.csv",
@@ -336,7 +336,8 @@ def forum(folder: Path, rng: np.random.Generator) -> None:
         label=np.array(["cars", "plants", "food"])[topic],
     )
     write_text(
-        folder / "Votes.csv",
+        folder / "Votes.tsv",
+        "\t",
         Id=range(1, 3001),
         PostId=rng.integers(1, 1501, 3000),
         VoteTypeId=rng.integers(1, 6, 3000),
