@@ -6,6 +6,9 @@ import json
 import os
 import pickle
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -123,6 +126,30 @@ def test_a_later_signal_ends_at_once(monkeypatch):
             signal.raise_signal(signal.SIGINT)
     assert told == ["SIGINT"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("line", "apart_s"), [("ingest: reading", 2.0), ("epoch ", 0.05)])
+def test_ctrl_c_twice_is_130_without_a_traceback(small_tables, tmp_path, line, apart_s):
+    """The second one arrives while the first is answered, or while Python exits."""
+    config = small_config(tmp_path, scaling__num_workers=0, training__max_epochs=100_000)
+    config["data"] = {"uri": small_tables, "cache_dir": str(tmp_path / "own")}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    command = [sys.executable, "-m", "raygnn.train", str(tmp_path / "config.yaml")]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert any(line in row for row in process.stdout)
+            process.send_signal(signal.SIGINT)
+            time.sleep(apart_s)
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode == 130, err
+    assert "SIGINT" in err
+    assert "Traceback" not in err
 
 
 def test_the_error_survives_the_way_back_from_a_worker():
