@@ -177,11 +177,12 @@ class BoostedTrees:
         columns share the number in proportion to what they add to arcsinh(number / unit).
         """
 
-        columns = _rounded(columns)
+        width, columns = columns.shape[1], _rounded(columns)
 
         def added(models: Sequence[lightgbm.Booster], unit: float | None) -> np.ndarray:
             every = [np.asarray(m.predict(columns, pred_contrib=True), np.float64) for m in models]
             found = np.stack(every).reshape(len(every), len(columns), -1, columns.shape[1] + 1)
+            found = found[..., -width - 1 :]
             if unit is None:
                 return found
             base, total = found[..., -1:], found.sum(axis=-1, keepdims=True)
@@ -245,8 +246,11 @@ def _widened(scores: np.ndarray, unit: float | None) -> np.ndarray:
 
 
 def _rounded(columns: np.ndarray) -> np.ndarray:
-    """float32: sums that differ by rounding alone are on one side of each threshold."""
-    return columns.astype(np.float32)
+    """float32: sums that differ by rounding alone are on one side of each threshold.
+
+    Without columns one of zeros, since LightGBM needs one.
+    """
+    return columns.astype(np.float32) if columns.shape[1] else np.zeros((len(columns), 1))
 
 
 def _objective(num_classes: int | None, learns_medians: bool) -> dict[str, Any]:

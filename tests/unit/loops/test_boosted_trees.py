@@ -46,6 +46,17 @@ def test_text_predicts_the_same_bits(num_classes: int | None) -> None:
     assert np.array_equal(threads.predict(x), trees.predict(x))
 
 
+@pytest.mark.parametrize("num_classes", [None, 2, 3])
+def test_without_columns_all_rows_are_predicted_alike(num_classes: int | None) -> None:
+    x, y = np.empty((300, 0)), np.arange(300) % (num_classes or 7)
+    trees = BoostedTrees.fit(x[50:], y[50:], x[:50], y[:50], num_classes)
+    predicted = trees.refitted(x, y).predict(x)
+    shares = np.bincount(y) / len(y) if num_classes else [np.median(y)]
+    assert predicted == pytest.approx(np.tile(shares, (300, 1)), abs=0.1)
+    contributions = trees.contributions(x[:5])
+    assert contributions.shape[1:] == (5, num_classes or 1, 1)
+
+
 def test_medians_of_a_long_tail_are_learned_as_of_their_arcsinh() -> None:
     x = _rows(3_000)
     noise = np.random.default_rng(1).laplace(size=len(x))
