@@ -135,7 +135,7 @@ class _Fitting:
             name = table if tables.count(table) == 1 else f"{table} by {by}"
             found = self.arrays.events(path)
             attributes = tuple(self._attributes(name, path, is_brief=is_brief))
-            gap = self._mean_gap(found)
+            gap = self._usual_gap(found)
             windows, lags = self._windows(unit, found.times, gap)
             if is_brief:
                 windows, lags = windows[len(windows) // 2 :][:1], ()
@@ -207,12 +207,13 @@ class _Fitting:
             return np.arange(len(events.sources))
         return np.flatnonzero(events.times <= self.times.max())
 
-    def _mean_gap(self, events: Events) -> float:
+    def _usual_gap(self, events: Events) -> float:
+        """The median: the mean of those of players is over a year, as some miss seasons."""
         if events.times is None:
             return 0.0
         found = gaps(events.indptr, events.times)[self._known(events)]
         found = found[~np.isnan(found)]
-        return float(found.mean()) if len(found) else 0.0
+        return float(np.median(found)) if len(found) else 0.0
 
     def _attributes(
         self, name: str, path: tuple[EdgeType, ...], *, is_brief: bool

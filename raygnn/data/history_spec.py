@@ -80,7 +80,7 @@ class EventSpec:
         name: readable.
         path: edge types from the events to the nodes, one or two.
         attributes: columns of the events.
-        gap: mean time between the events of a node until the end of training.
+        gap: median time between the events of a node until the end of training.
         windows: ages up to which events count, ascending. Shorter than the gap, a window would say
             what the age of the latest event says.
         lags: the windows of a forecast a week, a month and a year before, as ages of their ends.
