@@ -131,6 +131,7 @@ def command(
         with quiet:
             return exit_status_of(lambda: run(options, *rest), interrupted=interrupted)
 
+    main.__module__, main.__qualname__ = run.__module__, "main"  # its name there, for pickle
     return main
 
 

@@ -36,6 +36,7 @@ class RankPool:
         # A rank opens the file once more as it leaves the group, after its answer.
         store = os.path.join(self._folder.name, str(next(self._numbers)))
         ranks = self._ranks[:world_size]
+        FORKS.reducer.ForkingPickler.dumps((function, args))  # raises before a rank waits for it
         for rank in ranks:
             rank.wait_until_ready()
         for rank in ranks:

@@ -94,7 +94,8 @@ def test_validation_rows_are_learned_once_they_have_chosen(tmp_path: Path) -> No
 
     model = raygnn.load(str(tmp_path / "refit" / "run"))
     uri = str(tmp_path / "refit" / "graph")
-    assert model.evaluate(uri, split="test")["mae"] == twice["test/mae"]
+    # Batches of another size sum errors in another order.
+    assert model.evaluate(uri, split="test")["mae"] == pytest.approx(twice["test/mae"], rel=1e-12)
     record = json.loads((tmp_path / "refit" / "run" / "model.json").read_text())
     assert record["nodes"]["refitted"] == "model"
     assert "trained again on" in (tmp_path / "refit" / "run" / "report.html").read_text()

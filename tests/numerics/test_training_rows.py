@@ -452,7 +452,7 @@ def test_past_labels_are_read_once_their_window_is_over(
 
 
 def test_past_labels_need_times_and_a_window(busy: tuple[Any, str], tmp_path: Path) -> None:
-    with raises("task-past-labels", "no window"):
+    with raises("task-past-labels", "lacks a time, a window"):
         raygnn.train.fit(_config(tmp_path, busy[1], task=_task(past_labels=True)))
 
 
