@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from raygnn.config import LoadedConfig, load_config
 from raygnn.console import print_nothing, printing, say
@@ -131,7 +131,8 @@ def command(
         with quiet:
             return exit_status_of(lambda: run(options, *rest), interrupted=interrupted)
 
-    main.__module__, main.__qualname__ = run.__module__, "main"  # its name there, for pickle
+    named: Any = main
+    named.__module__, named.__qualname__ = run.__module__, "main"  # where pickle finds it
     return main
 
 
