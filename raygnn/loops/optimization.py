@@ -254,8 +254,9 @@ class Optimization:
             if "." in self.schedule.type:
                 raise  # a user's optimizer, perhaps; its traceback explains more
             raise ConfigError(
-                f"lr_scheduler.args={self.schedule.args!r} is invalid: {error}. Set them for as "
-                f"many {self.schedule.interval}s as the run has. [scheduler-arguments]"
+                f"lr_scheduler.args={self.schedule.args!r} is invalid: {self.schedule.type}: "
+                f"{error}. Set them for the {self.schedule.interval}s of the run. "
+                "[scheduler-arguments]"
             ) from error
 
     def step_plateau(self, metrics: dict[str, float], monitor: str) -> None:

@@ -29,15 +29,8 @@ _NAMES = [
 _MORE_NAMES = (
     *("GCN", "GIN", "MLP", "GATv2", "Transformer", "GINE", "GraphSAGE max"),
     *("GATv2 on edge features", "HGT nodes", "SimpleHGN nodes", "Hetero of GAT"),
-    *("labor", "temporal"),
-    *(
-        "loss mse",
-        "half-precision features",
-        "bf16-true",
-        "clipping",
-        "loss direct_au",
-        "HGT links",
-    ),
+    *("labor", "temporal", "loss mse", "float16 features", "bf16-true", "clipping"),
+    *("loss direct_au", "HGT links"),
     *("HGT edges", "relations", "LightGCN", "decoder hadamard_mlp"),
 )
 
