@@ -208,7 +208,7 @@ class _Fitting:
         return np.flatnonzero(events.times <= self.times.max())
 
     def _usual_gap(self, events: Events) -> float:
-        """The median: the mean of those of players is over a year, as some miss seasons."""
+        """The median, since a few long gaps, such as missed seasons, would raise the mean."""
         if events.times is None:
             return 0.0
         found = gaps(events.indptr, events.times)[self._known(events)]

@@ -250,7 +250,9 @@ def _rounded(columns: np.ndarray) -> np.ndarray:
 
     Without columns one of zeros, since LightGBM needs one.
     """
-    return columns.astype(np.float32) if columns.shape[1] else np.zeros((len(columns), 1))
+    return (
+        columns.astype(np.float32) if columns.shape[1] else np.zeros((len(columns), 1), np.float32)
+    )
 
 
 def _objective(num_classes: int | None, learns_medians: bool) -> dict[str, Any]:

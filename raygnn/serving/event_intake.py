@@ -50,7 +50,7 @@ class EventIntake:
 
     @property
     def rows(self) -> LoggedRows:
-        """Those of the log; other programs may append rows that do not fit the graph."""
+        """Rows of the log. Some may not fit the graph, if another program appended them."""
         return self._rows
 
     def post(self, events: Events) -> Future[Appended]:

@@ -130,8 +130,9 @@ class MaskedModel:
             self.masks_edges = self._num_masked_calls > 0
         if not torch.allclose(plain, masked, rtol=1e-3, atol=1e-4):
             raise ConfigError(
-                f"explain is invalid: masks change what {type(self.model.encoder.module).__name__} "
-                "reads. Read block.src_degree, or explain a built-in model. [explain-layer]"
+                f"explain is invalid: {type(self.model.encoder.module).__name__} reads more of an "
+                "edge than its source's row. Read block.src_degree, or explain a built-in model. "
+                "[explain-layer]"
             )
 
     def _flat(self, edge_type: EdgeType) -> Tensor:

@@ -179,8 +179,7 @@ def _times_until(
     bundle: Bundle, type_: str | EdgeType, column: str, last: np.generic
 ) -> np.ndarray:
     """Times of nodes or edges up to that of the last training row: later ones change no weight."""
-    times = bundle.column(type_, column)
-    assert isinstance(times, np.ndarray)
+    times = bundle.dense(type_, column)
     return times[times <= last]
 
 
@@ -196,8 +195,7 @@ def _num_edges_until(bundle: Bundle, edge_type: EdgeType, column: str, last: np.
         return counts.get(edge_type_name(edge_type), bundle.num_edges(edge_type))
     if column in bundle.columns(edge_type):
         return len(_times_until(bundle, edge_type, column, last))
-    times = bundle.column(edge_type[0], column)
-    assert isinstance(times, np.ndarray)
+    times = bundle.dense(edge_type[0], column)
     return int((times <= last)[bundle.csc(edge_type).indices].sum())
 
 
@@ -291,9 +289,9 @@ def _check_only_type(config: Config, bundle: Bundle, feature: str, model_class: 
     graph_inputs.check_types(name, model_class, len(bundle.node_types), num_edge_types)
     if not bundle.feature_widths(feature):
         raise DataError(
-            f"task.args.feature={feature!r} is invalid: {bundle.node_types[0]!r} has no such "
-            "feature. Add it in graph.yaml, or set model.type: LightGCN, without any. "
-            "[task-feature-unknown]"
+            f"task.args.feature={feature!r} is invalid: unknown feature of "
+            f"{bundle.node_types[0]!r}. Add it in graph.yaml, or set model.type: LightGCN, which "
+            "needs none. [task-feature-unknown]"
         )
     shape = bundle.columns(bundle.node_types[0])[feature].shape
     if len(shape) > 1 and issubclass(model_class, Encoder):

@@ -323,7 +323,8 @@ class LabelTask(EncoderTask[BatchT]):
         if is_one and output.problem == "multi_class" and prediction.shape[1] != output.num_outputs:
             raise ConfigError(
                 f"model.type={self.config.model.type!r} is invalid: it gives {prediction.shape[1]} "
-                f"outputs. Return the {output.num_outputs} of out_channels. [model-output-width]"
+                f"outputs for {output.num_outputs} classes. Return out_channels of them. "
+                "[model-output-width]"
             )
         return prediction
 

@@ -333,8 +333,7 @@ def _find_inputs(
 
 def _holds(bundle: Bundle, edge_type: EdgeType, feature: str, labels: np.ndarray) -> bool:
     """Whether an element of a feature equals the label on all labelled edges."""
-    labelled, rows = has_label(labels), bundle.column(edge_type, feature)
-    assert isinstance(rows, np.ndarray)
+    labelled, rows = has_label(labels), bundle.dense(edge_type, feature)
     elements = rows.reshape(len(rows), -1)[labelled].astype(np.float32)
     wanted = labels.reshape(len(labels), -1)[labelled].astype(np.float32)
     return bool(labelled.any()) and any(

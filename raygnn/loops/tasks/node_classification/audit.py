@@ -151,7 +151,7 @@ def _leaks(bundle: Bundle, target: NodeTarget) -> Iterator[str]:
     ):
         return
     train = thinned(target.splits.train, max(1, MAX_GATHERED // max(info.width, 1)))
-    values = np.asarray(bundle.column(output.node_type, info.name))
+    values = bundle.dense(output.node_type, info.name)
     x = values[target.seeds.node_ids(train)].astype(np.float64).reshape(len(train), info.width)
     x -= x.mean(axis=0)
     y = target.labels[train].reshape(-1).astype(np.float64)
@@ -252,6 +252,4 @@ def _columns(
     info = bundle.columns(type_).get(feature)
     if info is None or info.sparse or not len(rows):
         return []
-    stored = bundle.column(type_, feature)
-    assert isinstance(stored, np.ndarray)
-    return raw_columns_of(info, stored[rows])
+    return raw_columns_of(info, bundle.dense(type_, feature)[rows])

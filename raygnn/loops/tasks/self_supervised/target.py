@@ -94,8 +94,7 @@ class SelfSupervisedTarget(LabelTarget):
         if has_splits:
             splits = make_splits(bundle, node_type, config.data.splits, label, config.seed)
         if has_splits and label is not None:
-            column = bundle.column(node_type, label)
-            assert isinstance(column, np.ndarray)
+            column = bundle.dense(node_type, label)
             labels, info = column, bundle.columns(node_type)[label]
             shape = label_shape(labels, info, arguments.problem)
             probe = NodeOutput(node_type, label=label, **shape)
